@@ -1,4 +1,4 @@
-"""Two connectors with which agents learn of each other while they act, and a game in which one of them is needed."""
+"""Two connectors that show agents information about each other while they act, and a game that needs one of them."""
 
 import gymnasium as gym
 import numpy as np
@@ -8,7 +8,7 @@ from runner.pipelines import EnvToModuleConnector, Requirements
 
 
 class OfOthers(EnvToModuleConnector):
-    """Adds what it finds out about other agents, `width` numbers for each, to an observation that is a vector."""
+    """Base class: appends `width` numbers about each of the other agents to a vector observation."""
 
     def __init__(self, agents, width):
         self.agents, self.width = list(agents), width
@@ -32,12 +32,12 @@ class OfOthers(EnvToModuleConnector):
         return batch | {"obs": np.concatenate((batch["obs"], found.reshape(len(found), -1)), 1)}
 
     def of_rows(self, episodes):
-        """Return (K, width) for the K running episodes of a module that were observed last; None: nothing yet."""
+        """Return (K, width) for the newest K running episodes of a module, or None if there are none yet."""
         raise NotImplementedError
 
 
 class HearOthers(OfOthers):
-    """A channel: each of `agents` says what it did last, one of `words` actions, as a one-hot vector."""
+    """A channel: each of `agents` sends its last action, one of `words`, as a one-hot vector."""
 
     requires = Requirements(num_lookback=1)
 
@@ -50,14 +50,14 @@ class HearOthers(OfOthers):
 
 
 class SeeOpponents(OfOthers):
-    """What each of `agents` sees now, a vector of `width` numbers."""
+    """Shows the current observation of each of `agents`, a vector of `width` numbers."""
 
     def of_rows(self, episodes):
         return episodes.current_obs
 
 
 class Lamp(MultiAgentEnv):
-    """`seer` sees a lamp; `doer` does not, and brings 1 to both if its switch is as the lamp was `delay` steps ago."""
+    """`seer` sees a lamp, `doer` does not. Both get 1 if the doer's switch equals the lamp `delay` steps ago."""
 
     possible_agents = ("seer", "doer")
 

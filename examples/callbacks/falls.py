@@ -1,4 +1,4 @@
-"""A callback of your own: why CartPole's episodes end, and how far the pole leans when they do."""
+"""A custom callback: why CartPole's episodes end, and how far the pole leans at the end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from runner.callbacks import Callback
 
-X, ANGLE = 0, 2  # of an observation
+X, ANGLE = 0, 2  # indices in an observation
 
 
 class Falls(Callback):
-    """Reports for each episode whether the pole fell, and the largest angle that it had."""
+    """Reports for each episode whether the pole fell, and its largest angle."""
 
     reports: ClassVar = {
-        "fell": ("mean", "share of the episodes that end because the pole leans too far"),
-        "survived": ("mean", "share of the episodes in which the pole does not fall"),
+        "fell": ("mean", "fraction of episodes that end because the pole leans too far"),
+        "survived": ("mean", "fraction of episodes in which the pole does not fall"),
         "largest_angle": ("mean", "largest angle of the pole in an episode, in degrees"),
     }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# One run on three nodes: `sbatch slurm.sh`. Sent again, it resumes the run. The working folder is on a shared file system.
+# One run on three nodes: `sbatch slurm.sh`. Submit it again to resume the run. The working directory must be on a shared file system.
 #SBATCH --job-name=ppo_cartpole
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=1
@@ -20,10 +20,10 @@ else
     env_runners.scheduling_strategy=SPREAD "hydra.run.dir=$run_dir")
 fi
 
-# Ray starts on each node, the command on the head's; the cluster ends with it.
+# Starts Ray on each node, and the command on the head; the cluster ends with the command.
 srun ray symmetric-run --address "$head_ip:6379" --min-nodes "$SLURM_NNODES" --num-cpus="$SLURM_CPUS_PER_TASK" \
   -- "${command[@]}" &
 step=$!
-trap 'kill -TERM "$step"' TERM  # two minutes before the end of its time: the run writes a checkpoint and ends
+trap 'kill -TERM "$step"' TERM  # two minutes before the time limit, the run writes a checkpoint and ends
 while kill -0 "$step" 2>/dev/null; do wait "$step" && status=0 || status=$?; done
 exit "$status"

@@ -1,4 +1,4 @@
-"""An environment and connectors outside the repository. `python -m runner` finds them by their dotted paths."""
+"""A custom environment and connectors outside the repository. `runner` finds them by their dotted paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.pipelines import Connector, Requirements
 
 
 class Corridor(gym.Env[np.ndarray, int]):
-    """Walk right to the end of a corridor: -0.1 a step, +1 at the end; cut off after 100 steps."""
+    """Walk right to the end of a corridor: -0.1 per step, +1 at the end; truncated after 100 steps."""
 
     def __init__(self, length: int = 10) -> None:
         self.observation_space = gym.spaces.Box(0.0, float(length), (1,), np.float32)
@@ -34,31 +34,31 @@ class Corridor(gym.Env[np.ndarray, int]):
 
 
 class NoveltyBonus(Connector):
-    """Adds scale / sqrt(visits) to the reward of every step, visits of the place that it led to.
+    """Adds scale / sqrt(visits) to the reward of every step; visits are counted for the place after the step.
 
-    Only the learner sees the bonus; episodes, and with them the reported returns, keep what the environment gave.
+    Only the learner sees the bonus. Episodes, and therefore the reported returns, keep the environment's rewards.
     """
 
     requires = Requirements(reads=("rewards", "loss_mask"), writes=("rewards",))
-    state = ("_visits",)  # in checkpoints
+    state = ("_visits",)  # saved in checkpoints
 
     def __init__(self, scale: float, num_places: int) -> None:
         self._scale = scale
         self._visits = np.zeros(num_places, np.int64)
 
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
-        """Add the bonus to all rows at once; `episodes` is a column block, its `obs` are the chunks' in a row."""
-        obs = episodes.columns["obs"][:, 0]  # (R + E,), one more per chunk than steps
+        """Add the bonus to all rows; `episodes` is a column block with the concatenated observations of its chunks."""
+        obs = episodes.columns["obs"][:, 0]  # (R + E,), each chunk has one more observation than steps
         places = np.minimum(obs.astype(np.int64), len(self._visits) - 1)
         self._visits += np.bincount(places, minlength=len(self._visits))
         bonus = self._scale / np.sqrt(np.maximum(self._visits[places], 1))
-        led_to = np.append(bonus[1:], 0.0)  # the place after the step of each row; bootstrap rows have no step
+        led_to = np.append(bonus[1:], 0.0)  # bonus of the place after each step; bootstrap rows do not have a step
         batch["rewards"] = batch["rewards"] + np.where(batch["loss_mask"], led_to, 0.0).astype(np.float32)
         return batch
 
 
 class NoveltyBonusItemByItem(Connector):
-    """The same with a loop over episodes: shorter to write, and only this connector pays for the loop."""
+    """`NoveltyBonus` with a loop over episodes: shorter code, but slower."""
 
     requires = Requirements(writes=("rewards",))
 
@@ -67,7 +67,7 @@ class NoveltyBonusItemByItem(Connector):
         self._visits: dict[int, int] = {}
 
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
-        """Add the rewards one by one; `AddColumnsFromEpisodesToTrainBatch` leaves a column alone that is there."""
+        """Add the rewards one by one; `AddColumnsFromEpisodesToTrainBatch` keeps existing columns."""
         for episode in self.single_agent_episode_iterator(episodes):
             for obs, reward in zip(episode.get_observations()[1:], episode.get_rewards(), strict=True):
                 place = int(obs[0])

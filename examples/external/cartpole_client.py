@@ -1,12 +1,12 @@
-"""CartPole as a simulator that steps itself and trains over RLlink.
+"""CartPole as an external simulator that trains over RLlink.
 
 Start the server first, in another terminal:
 
-    python -m runner +experiment=ppo_external_cartpole env.port=5556
+    runner experiment=ppo_external_cartpole env.port=5556
     python examples/external/cartpole_client.py --port 5556
 
-Any number of these may run, on any machine that reaches the server. `--inference server` lets the server act
-(`+experiment=ppo_external_cartpole_remote`).
+You can start any number of clients, on any machine that can connect to the server. With `--inference server`, the
+server computes the actions (`experiment=ppo_external_cartpole_remote`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from runner.rllink.client import ServerGone
 
 
 def main() -> None:
-    """Play until the server says that the run is over."""
+    """Play until the server reports that the run has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5556)
-    parser.add_argument("--token", default=None, help="if the server asks for one")
+    parser.add_argument("--token", default=None, help="token, if the server requires one")
     parser.add_argument("--inference", choices=("client", "server"), default="client", help="who computes actions")
-    parser.add_argument("--seed", type=int, default=0, help="of this simulator")
+    parser.add_argument("--seed", type=int, default=0, help="seed of this simulator")
     args = parser.parse_args()
     simulator = gym.make("CartPole-v1")
     simulator.reset(seed=args.seed)

@@ -1,6 +1,6 @@
-"""A simulator with several agents that trains over RLlink; start the server first, in another terminal:
+"""An external simulator with several agents that trains over RLlink; start the server first, in another terminal:
 
-python -m runner +experiment=ppo_external_multi_agent_cartpole env.port=5556
+runner experiment=ppo_external_multi_agent_cartpole env.port=5556
 python examples/external/multi_agent_client.py --port 5556
 """
 
@@ -15,13 +15,13 @@ from runner.rllink.client import ServerGone
 
 
 def main() -> None:
-    """Play until the server says that the run is over."""
+    """Play until the server reports that the run has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5556)
-    parser.add_argument("--token", default=None, help="if the server asks for one")
+    parser.add_argument("--token", default=None, help="token, if the server requires one")
     parser.add_argument("--inference", choices=("client", "server"), default="client", help="who computes actions")
-    parser.add_argument("--seed", type=int, default=0, help="of this simulator")
+    parser.add_argument("--seed", type=int, default=0, help="seed of this simulator")
     args = parser.parse_args()
     simulator = MultiAgentCartPole(num_agents=2)
     seed: int | None = args.seed

@@ -1,4 +1,4 @@
-"""Advantage actor-critic from nothing: what it can be told, what it reports, and its loss."""
+"""Advantage actor-critic from scratch: its options, metrics and loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.learners.loss import Loss
 
 @dataclass(frozen=True)
 class MyA2CMetrics(LossMetrics):
-    """What a gradient step reports beside `total_loss`; each field is a metric of the run, `policy_loss` and so on."""
+    """Metrics of a gradient step in addition to `total_loss`; each field becomes a metric of the run."""
 
     policy_loss: Any
     vf_loss: Any
@@ -22,7 +22,7 @@ class MyA2CMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class MyA2CConfig(AlgorithmConfig):
-    """Fields of the block `algorithm`, with what they may be: a wrong value is refused before anything starts."""
+    """Fields of the block `algorithm` with their valid values; wrong values are reported before the run starts."""
 
     lr: float = option(1e-3, "learning rate", above=0)
     grad_clip: float | None = option(0.5, "largest norm of the gradient", above=0)
@@ -37,7 +37,7 @@ class MyA2CLoss(Loss):
     """L = -E[log pi(a|s) A] + c1 E[(V - V_target)^2] - c2 E[H]."""
 
     reads = ("obs", "actions", "advantages", "value_targets")  # columns of the train batch
-    needs = ("vf_preds",)  # of the module
+    needs = ("vf_preds",)  # outputs of the module
 
     def __init__(self, config: MyA2CConfig) -> None:
         self._config = config

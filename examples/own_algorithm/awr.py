@@ -1,4 +1,4 @@
-"""On-policy advantage-weighted regression: imitate sampled actions, better ones more (arXiv:1910.00177)."""
+"""On-policy advantage-weighted regression: imitate sampled actions, weighted by their advantages (arXiv:1910.00177)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

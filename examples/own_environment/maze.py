@@ -1,4 +1,4 @@
-"""An environment of your own: a maze whose walls and goal stay, with a start that is drawn for each episode."""
+"""A custom environment: a maze with fixed walls and goal, and a start that is drawn for each episode."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WALL, FREE, GOAL_COLOUR, WALKER = (60, 60, 70), (240, 240, 235), (70, 160, 90), 
 
 
 class Maze(gym.Env[np.ndarray, np.int64]):
-    """Walk to the goal: -0.02 a step, +1 at the goal, cut off after `max_steps` steps.
+    """Walk to the goal: -0.02 per step, +1 at the goal, truncated after `max_steps` steps.
 
-    An observation is the walker's (row, column), scaled to [0, 1], and for each move whether it is free. Each step's
-    info says by `is_success` whether the goal is reached.
+    An observation is the walker's (row, column), scaled to [0, 1], and for each move whether it is free. In the info of
+    each step, `is_success` is true if the goal was reached.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -41,7 +41,7 @@ class Maze(gym.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin at a free place that is not the goal, drawn from `np_random`, which `seed` sets."""
+        """Start at a free place other than the goal, drawn from `np_random`, which `seed` sets."""
         super().reset(seed=seed)
         places = [tuple(place) for place in np.argwhere(self._free).tolist() if tuple(place) != GOAL]
         self._place = places[self.np_random.integers(len(places))]
@@ -49,7 +49,7 @@ class Maze(gym.Env[np.ndarray, np.int64]):
         return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Walk one place; a wall holds the walker back."""
+        """Walk one place; walls block the move."""
         if self._is_free(int(action)):
             self._place = self._beside(int(action))
         self._time += 1
@@ -58,7 +58,7 @@ class Maze(gym.Env[np.ndarray, np.int64]):
         return self._observe(), reward, is_there, self._time >= self._max_steps, {"is_success": is_there}
 
     def render(self) -> np.ndarray:
-        """Draw the maze: (H, W, 3) uint8, 24 pixels a place."""
+        """Draw the maze: (H, W, 3) uint8, 24 pixels per place."""
         picture = np.where(self._free[..., None], FREE, WALL).astype(np.uint8)
         picture[GOAL], picture[self._place] = GOAL_COLOUR, WALKER
         return picture.repeat(24, 0).repeat(24, 1)

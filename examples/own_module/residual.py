@@ -1,4 +1,4 @@
-"""A module of your own: policy and value function with residual blocks, for vectors."""
+"""A custom module: policy and value function with residual blocks, for vector observations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Block(nn.Module):
         self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (..., width) for (..., width)."""
+        """Map (..., width) to (..., width)."""
         return x + self.inner(x)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `module.model_config` may hold; a misspelt name is an error."""
+    """Valid options in `module.model_config`; a misspelt name is an error."""
 
     width: int = 64
     num_blocks: int = 2
@@ -37,12 +37,12 @@ class ResidualModule(RLModule):
     """One network for policy and value function.
 
     Args:
-        observation_space, action_space: what the pipelines make of the environment's.
-        config: the block `module`. Options of one's own are in `model_config`.
+        observation_space, action_space: spaces between the pipelines.
+        config: the block `module`; custom options are in `model_config`.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        super().__init__(observation_space, action_space, config)  # gives `action_dist`, which fits the actions
+        super().__init__(observation_space, action_space, config)  # sets `action_dist` for the action space
         if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:
             raise TypeError(f"ResidualModule reads vectors, not {observation_space}")
         options = Options(**config.model_config)
@@ -52,10 +52,10 @@ class ResidualModule(RLModule):
         self.vf = nn.Linear(width, 1)
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute what losses read: `action_dist_inputs` (B, K) and `vf_preds` (B,) of `obs` (B, D)."""
+        """Compute the inputs of losses: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, D)."""
         features = self.body(batch["obs"])
         return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features).squeeze(-1)}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute what actions are drawn from; without this method, `forward_train` does, and values too."""
+        """Compute the inputs of the action distribution; without this method, `forward_train` is used, with values."""
         return {"action_dist_inputs": self.pi(self.body(batch["obs"]))}

@@ -1,4 +1,4 @@
-"""Plans and an operator outside the repository. `python -m runner` finds them by their dotted paths."""
+"""Custom plans and an operator outside the repository. `runner` finds them by their dotted paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runner.streams import random_stream
 
 
 def a2c(context: PlanContext) -> Iterator[Any]:
-    """Sample, join, train: the plan of A2C and PPO."""
+    """Sample, join and train: the plan of A2C and PPO."""
     rollouts = ParallelRollouts(context, mode="bulk_sync")
     train_op = rollouts.combine(ConcatBatches(context)).for_each(TrainOneStep(context))
     return StandardMetricsReporting(context)(train_op)
@@ -37,20 +37,20 @@ def a3c(context: PlanContext) -> Iterator[Any]:
 
 
 def debug_print(item: Any) -> Any:
-    """Print the type of an item, and give it on: a function is an operator, too."""
+    """Print the type of an item and pass it through; functions can be used as operators."""
     print("I saw", type(item))
     return item
 
 
 def a2c_with_prints(context: PlanContext) -> Iterator[Any]:
-    """Print what comes before the update."""
+    """Print the items before the update."""
     rollouts = ParallelRollouts(context, mode="bulk_sync")
     batches = rollouts.combine(ConcatBatches(context)).for_each(debug_print)
     return StandardMetricsReporting(context)(batches.for_each(TrainOneStep(context)))
 
 
 def a2c_with_replay(context: PlanContext) -> Iterator[Any]:
-    """Store what is sampled, and learn from what is replayed; `algorithm=a2c_replay` has the buffer."""
+    """Store sampled steps, and train on replayed ones; `algorithm=a2c_replay` provides the buffer."""
     store_op = ParallelRollouts(context, mode="bulk_sync").for_each(StoreToReplayBuffer(context))
     replay_op = Replay(context).for_each(TrainOneStep(context))
     train_op = Concurrently([store_op, replay_op], mode="round_robin", output_indexes=[1])
@@ -58,11 +58,11 @@ def a2c_with_replay(context: PlanContext) -> Iterator[Any]:
 
 
 class RandomShare(Operator):
-    """Give a random share of the items on, and drop the others.
+    """Pass a random fraction of the items through, and drop the others.
 
     Args:
-        context: of the run.
-        share: of the items, in (0, 1].
+        context: context of the plan.
+        share: fraction of the items, in (0, 1].
     """
 
     takes = ("Experiences",)

@@ -1,4 +1,4 @@
-"""A data class with its own `sample`: which rows an update learns from is one's own."""
+"""A data class with a custom `sample`, which chooses the rows of each update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EqualActions(OfflineData):
     num_sampled = 0
 
     def sample(self, num_samples: int) -> Mapping[str, Any]:
-        """Draw as many rows as the pipeline gives, with replacement; by the seed alone, so that runs can be resumed."""
+        """Draw the pipeline's number of rows, with replacement. Only the seed matters, so runs can be resumed."""
         rows = super().sample(num_samples)
         self.num_sampled += 1
         generator = np.random.default_rng([self.config.seed, self.num_sampled])

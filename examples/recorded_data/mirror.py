@@ -1,4 +1,4 @@
-"""A custom connector: more varied data from what is known of the environment."""
+"""A custom connector that augments data by a symmetry of the environment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runner.pipelines import Connector, Requirements
 
 
 class MirrorCartPole(Connector):
-    """Mirrors every other row: what is right to do here, is right the other way round on the other side."""
+    """Mirrors every other row: in a mirrored state, the opposite action is right."""
 
     requires = Requirements(reads=("obs", "actions"), writes=("obs", "actions"), belongs_in=("learner",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Negate observations and exchange the two actions, all rows at once."""
+        """Negate the observations and swap the two actions of every other row."""
         for columns in batch.values():
             is_mirrored = torch.arange(len(columns["obs"]), device=columns["obs"].device) % 2 == 1
             columns["obs"] = torch.where(is_mirrored[:, None], -columns["obs"], columns["obs"])

@@ -1,6 +1,6 @@
-"""Learning from picture files: the whole pipeline is one's own, from files to rows and from rows to episodes.
+"""Train on picture files with a completely custom pipeline, from files to rows and from rows to episodes.
 
-Or Ray Data reads the files, or an archive of them, and the pre-learner alone is one's own.
+Alternatively, Ray Data reads the files or an archive of them, and only the pre-learner is custom.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIDES = ("left", "right")
 
 
 def draw(side: str, generator: np.random.Generator) -> np.ndarray:
-    """A dark picture (32, 32, 3) uint8 with a bright square on one side."""
+    """Draw a dark picture (32, 32, 3) uint8 with a bright square on one side."""
     picture = generator.integers(0, 60, (32, 32, 3), dtype=np.uint8)
     top, left = generator.integers(0, 22), generator.integers(0, 6) + 16 * SIDES.index(side)
     picture[top : top + 10, left : left + 10] += 150
@@ -31,7 +31,7 @@ def draw(side: str, generator: np.random.Generator) -> np.ndarray:
 
 
 class WhichSide(gym.Env[np.ndarray, int]):
-    """One step: say on which side the square is, for a reward of 1."""
+    """One step: name the side of the square, for a reward of 1."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
@@ -48,29 +48,29 @@ class WhichSide(gym.Env[np.ndarray, int]):
 
 
 def label_of(path: str) -> int:
-    """What a person called a picture, by the name of its file (left_003.png)."""
+    """Return the label that a person gave a picture, from its file name (left_003.png)."""
     return SIDES.index(Path(path).stem.partition("_")[0])
 
 
 def decode(row: dict[str, Any]) -> dict[str, Any]:
-    """A file's bytes as an array."""
+    """Decode the bytes of a file to an array."""
     picture = np.asarray(Image.open(io.BytesIO(row["bytes"])))
     return {"name": Path(row["path"]).stem, "array": picture, "label": label_of(row["path"])}
 
 
 class ImageOfflineData(OfflineData):
-    """Reads picture files; `offline.offline_data_class`."""
+    """Reads picture files; used as `offline.offline_data_class`."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         import ray.data
 
         self.config = config
-        folder = Path(config.offline.input_).absolute()  # Ray's workers on a cluster run in another folder
+        folder = Path(config.offline.input_).absolute()  # Ray's workers on a cluster use another working directory
         self.data = ray.data.read_binary_files(str(folder), include_paths=True).map(decode)
 
 
 class ImageOfflinePreLearner(OfflinePreLearner):
-    """Each picture is an episode of one step."""
+    """Makes an episode of one step from each picture."""
 
     @staticmethod
     def _map_to_episodes(
@@ -93,7 +93,7 @@ class ImageOfflinePreLearner(OfflinePreLearner):
 
 
 class ReadImagePreLearner(ImageOfflinePreLearner):
-    """Rows as `ray.data.read_images` reads them, with the paths."""
+    """Handles rows of `ray.data.read_images` with paths."""
 
     @staticmethod
     def _map_to_episodes(
@@ -105,7 +105,7 @@ class ReadImagePreLearner(ImageOfflinePreLearner):
 
 
 class ArchivedImagePreLearner(ImageOfflinePreLearner):
-    """Rows as `ray.data.read_webdataset` reads them: a column for each ending of a sample's files."""
+    """Handles rows of `ray.data.read_webdataset`: a column for each file extension of a sample."""
 
     @staticmethod
     def _map_to_episodes(
@@ -116,7 +116,7 @@ class ArchivedImagePreLearner(ImageOfflinePreLearner):
 
 
 def main() -> None:
-    """Draw the pictures that the experiments learn from, and pack them into a WebDataset archive with their labels."""
+    """Draw the pictures for the experiments, and pack them into a WebDataset archive with their labels."""
     generator, folder = np.random.default_rng(0), Path("pictures")
     folder.mkdir(exist_ok=True)
     with tarfile.open("pictures.tar", "w") as archive:

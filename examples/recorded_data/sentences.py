@@ -1,4 +1,4 @@
-"""Learning from text: a pre-learner of one's own makes an episode of each sentence."""
+"""Train on text: a custom pre-learner makes an episode from each sentence."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.offline import OfflinePreLearner
 
 
 def one_hot(words: Sequence[str], vocabulary: Sequence[str]) -> list[np.ndarray]:
-    """A vector (V,) float32 a word."""
+    """Return a vector (V,) float32 for each word."""
     return list(np.eye(len(vocabulary), dtype=np.float32)[[vocabulary.index(word) for word in words]])
 
 
 class NextWord(gym.Env[np.ndarray, int]):
-    """Say a sentence of the corpus: 1 for each word that follows there; it ends with the first mistake."""
+    """Say a sentence of the corpus: 1 for each correct next word; the first mistake ends the episode."""
 
     def __init__(self, vocabulary: list[str], corpus: str) -> None:
         self._vocabulary = vocabulary
@@ -44,7 +44,7 @@ class NextWord(gym.Env[np.ndarray, int]):
 
 
 class TextOfflinePreLearner(OfflinePreLearner):
-    """Lines of text, column `text`, to episodes: a word is an observation, the next one the action."""
+    """Converts lines of text, column `text`, to episodes: a word is an observation, the next one is the action."""
 
     @staticmethod
     def _map_to_episodes(
@@ -58,7 +58,7 @@ class TextOfflinePreLearner(OfflinePreLearner):
         **kwargs: Any,
     ) -> dict[str, list[SingleAgentEpisode]]:
         if not vocabulary:
-            raise ValueError("no vocabulary; give the words with offline.prelearner_kwargs.vocabulary=[...]")
+            raise ValueError("the vocabulary is missing; set offline.prelearner_kwargs.vocabulary=[...]")
         episodes = []
         for text in batch["text"]:
             words = text.split()

@@ -1,4 +1,4 @@
-"""Functions that data come from: episodes without end, the steps of a database, a Ray data set made by hand."""
+"""Functions that provide data: an endless stream of episodes, the steps in a database, a custom Ray data set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def balanced(seed: int = 0) -> Iterator[SingleAgentEpisode]:
-    """Episodes of CartPole-v1 without end: a rule of thumb pushes to where the pole falls.
+    """Yield an endless stream of CartPole-v1 episodes, in which a simple rule pushes towards the falling pole.
 
-    Called again it yields the same episodes with the same ids, which is what a run needs to be resumed.
+    A second call yields the same episodes with the same ids, which is required to resume a run.
     """
     env = gym.make("CartPole-v1")
     for number in itertools.count():
@@ -36,19 +36,19 @@ def balanced(seed: int = 0) -> Iterator[SingleAgentEpisode]:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """What `ray.data.read_sql` reads from."""
+    """Open the database for `ray.data.read_sql`."""
     return sqlite3.connect(path)
 
 
 def first_episodes(folder: str, num_episodes: int) -> Dataset:
-    """The first episodes that `python -m runner record` has written there."""
+    """Return the first episodes that `runner record` has written to a folder."""
     import ray.data
 
     return ray.data.read_parquet(folder).limit(num_episodes)
 
 
 def main() -> None:
-    """Fill the database that the experiment learns from."""
+    """Fill the database that the experiment reads."""
     with connect("steps.db") as database:
         database.execute(
             "CREATE TABLE steps (episode_id TEXT, t INT, obs TEXT, action INT, reward REAL, truncated INT)"

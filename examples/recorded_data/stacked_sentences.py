@@ -1,4 +1,4 @@
-"""Learning from text with a memory of some words: a pre-learner with constructor and call of its own."""
+"""Train on text with a memory of several words: a pre-learner with a custom constructor and call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.pipelines import (
 
 
 class StackedTextPreLearner(TextOfflinePreLearner):
-    """Its own pipeline shows the module the last words instead of one, whatever the experiment's pipeline is."""
+    """Shows the module several last words instead of one with a separate pipeline, not the experiment's pipeline."""
 
     def __init__(
         self, module_spec: PreLearnerSpec, vocabulary: Sequence[str], num_frames: int, **given_by_runner: Any
@@ -37,7 +37,7 @@ class StackedTextPreLearner(TextOfflinePreLearner):
         self._pipeline = LearnerConnectorPipeline(connectors, module_spec.observation_space, module_spec.action_space)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Make train rows, column -> (B, ...), of lines of text."""
+        """Convert lines of text to train rows, column -> (B, ...)."""
         episodes = self._map_to_episodes(
             False,
             batch,

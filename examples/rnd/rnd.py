@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al., 2018, https://arxiv.org/abs/1810.12894): a bonus for unfamiliar places."""
+"""Random network distillation (Burda et al., 2018, https://arxiv.org/abs/1810.12894): a bonus for unfamiliar states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.pipelines import NetworkConnector, Requirements
 class RND(NetworkConnector):
     """Adds scale * (error of a network that predicts the outputs of a fixed random network) to each reward.
 
-    Only the learner sees the bonus; the reported returns are the environment's.
+    Only the learner sees the bonus; the reported returns are computed from the environment's rewards.
     """
 
     requires = Requirements(reads=("obs", "rewards", "loss_mask"), writes=("rewards",))
@@ -34,7 +34,7 @@ class RND(NetworkConnector):
         return errors(network, rows["obs"]).mean()
 
     def compute_columns(self, network: Any, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return the rewards with the bonus of the observation that each step led to: that of the next row."""
+        """Return the rewards plus the bonus of the observation after each step, which is in the next row."""
         bonus = self._scale * errors(network, columns["obs"]).roll(-1)
         return {"rewards": columns["rewards"] + bonus * columns["loss_mask"]}
 

@@ -1,4 +1,4 @@
-"""One critic for all agents: it sees what every agent sees, while each agent acts on what it sees alone."""
+"""One critic for all agents: it sees the observations of all agents, while each agent acts on its own observation."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ class SharedCritic(MultiRLModule):
 
     def __init__(self, modules, hidden=32):
         super().__init__(modules)
-        width = sum(module.observation_space.shape[0] + 1 for module in modules.values())  # one module for each agent
+        width = sum(module.observation_space.shape[0] + 1 for module in modules.values())  # one module per agent
         self.critic = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
     def forward_train(self, batches):
@@ -30,7 +30,7 @@ class SharedCritic(MultiRLModule):
 
 
 class TwoSwitches(MultiAgentEnv):
-    """Each agent sees one of two lamps; a round is won if both set their switch as their lamp. Equal lamps bring 3."""
+    """Each agent sees one of two lamps; a round is won if both switches equal their lamps. Equal lamps pay 3."""
 
     possible_agents = ("left", "right")
 
