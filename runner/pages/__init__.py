@@ -1,4 +1,4 @@
-"""Pages: charts, the HTML around them, and what is shown of a run.
+"""Pages: charts, the HTML around them, and the content of a run's page.
 
-Imports neither torch nor Ray.
+This package imports neither torch nor Ray.
 """

@@ -1,7 +1,7 @@
-"""Charts: one definition for the page and for pictures. Points are plain rows that a figure brings along by name.
+"""Charts for pages and pictures, from one definition. A figure adds the data as named rows.
 
-Fields have names of ours (`x`, `y`, `series`); names of metrics and keys are titles only: Vega reads a dot in a
-field's name as a path. A chart is Vega-Lite without data and without the colours of a theme; nobody may change it.
+Fields have fixed names (`x`, `y`, `series`). Names of metrics and keys are only used as titles, because Vega reads a
+dot in a field's name as a path. A chart is a Vega-Lite specification without data and theme colours, and is immutable.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import altair as alt
 Chart = Mapping[str, Any]
 _AltairChart = alt.Chart | alt.LayerChart
 
-# Altair takes a tenth of a second for a chart, and a page that is followed draws the same ones again and again.
+# Altair takes 0.1 s per chart, and a live page draws the same charts again and again.
 _remembered = lru_cache(maxsize=512)
 
 POINTS, OTHERS, TICKS = "points", "others", "ticks"
 DASHED = "dashed"
 MOST_COLOURS = 10
-_TEXT_WIDTH = 110  # pixels for the text behind a bar
+_TEXT_WIDTH = 110  # pixels for the text next to a bar
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _GREY = "#8d99a6"
 _COLOURS = (
@@ -63,14 +63,14 @@ THEMES: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class CurveStyle:
-    """How `curves` draws.
+    """Style of `curves`.
 
     Attributes:
-        is_small: for several charts side by side.
-        is_log: of the y axis.
-        is_stepped: a value holds until the next one.
-        is_marked: points that say so are seen, for lines of few.
-        has_others: there are `OTHERS`, which are drawn in grey.
+        is_small: for several charts in a row.
+        is_log: whether the y-axis is logarithmic.
+        is_stepped: whether a value holds until the next one.
+        is_marked: whether points with `marked` are shown, for lines of few points.
+        has_others: whether rows in `OTHERS` are drawn in grey.
     """
 
     is_small: bool = False
@@ -93,16 +93,15 @@ def curves(
 ) -> Chart:
     """Return lines with bands around them.
 
-    Hovering tells the nearest point, a click on the legend shows one line alone.
+    Hovering shows the nearest point; clicking on the legend shows a single line.
 
     Args:
-        series: names of the lines, in the order of the legend; where there are more than colours, all are grey.
-        x_title, y_title: of the axes; a small chart has them in its tooltip only.
-        band: what `low` and `high` of a point are; empty: there are none.
-        style: how they are drawn.
+        series: names of the lines, in the order of the legend. If there are more than colours, all are grey.
+        x_title, y_title: titles of the axes. A small chart only shows them in its tooltip.
+        band: meaning of `low` and `high` of a point, or empty without a band.
+        style: style of the lines.
 
-    Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, `part` (`DASHED` or
-    not there), `marked` (or not there).
+    Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, and optionally `part` (`DASHED`) and `marked`.
     """
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
     x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if style.is_small else 8)
@@ -190,7 +189,7 @@ def _tooltip(x_title: str, y_title: str, has_series: bool, band: str = "") -> li
 
 
 def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
-    """Return points that are seen, with their tooltips, where the pointer is near."""
+    """Return invisible points that appear with their tooltips near the pointer."""
     hovered = alt.selection_point(
         name="hovered", fields=["x", "series"], on="pointerover", clear="pointerout", nearest=True, empty=False
     )
@@ -202,12 +201,12 @@ def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
 
 @_remembered
 def parallel_coordinates(axes: tuple[str, ...], objective: str, mode: str) -> Chart:
-    """Return a line for each trial through its values; hovering brings one out.
+    """Return a line through the values of each trial; hovering highlights it.
 
     Args:
-        axes: titles, the objective's last.
-        objective: the metric that colours a line.
-        mode: max or min: which end of it is the strong colour.
+        axes: titles of the axes, with the objective last.
+        objective: metric that determines the colour of a line.
+        mode: max or min, the best end of the objective, which gets the strong colour.
 
     Rows of `POINTS`: `axis`, `y` (0 to 1), `trial`, `objective`, `values` (text). Rows of `TICKS`: `axis`, `y`, `text`,
     `side` (left or right).
@@ -231,7 +230,7 @@ def parallel_coordinates(axes: tuple[str, ...], objective: str, mode: str) -> Ch
     lines = base.mark_line(strokeWidth=1.8, strokeJoin="round", interpolate="monotone").encode(
         color=colour, opacity=alt.when(hovered).then(alt.value(0.9)).otherwise(alt.value(0.08))
     )
-    # Wider than the lines, so that they are easily met.
+    # Wider than the lines, so that they are easy to hover.
     targets = base.mark_line(strokeWidth=11, opacity=0.001, interpolate="monotone").encode(
         tooltip=[
             alt.Tooltip("trial:N", title="trial"),
@@ -255,13 +254,13 @@ def parallel_coordinates(axes: tuple[str, ...], objective: str, mode: str) -> Ch
 def scatter(
     x_title: str, y_title: str, x_values: tuple[str, ...] | None = None, is_log: bool = False, is_small: bool = True
 ) -> Chart:
-    """Return a point for each trial.
+    """Return one point per trial.
 
     Args:
-        x_title, y_title: of the axes; a small one has them in its tooltip only.
-        x_values: categories in their order; None: `x` is a number.
-        is_log: of the x axis.
-        is_small: for several side by side.
+        x_title, y_title: titles of the axes. A small chart only shows them in its tooltip.
+        x_values: ordered categories, or None if `x` is a number.
+        is_log: whether the x-axis is logarithmic.
+        is_small: for several charts in a row.
 
     Rows of `POINTS`: `x`, `y`, `trial`, `values` (text), `marked`.
     """
@@ -299,12 +298,12 @@ def scatter(
 
 @_remembered
 def bars(x_title: str) -> Chart:
-    """Return lengths with texts behind them. Rows of `POINTS`: `name`, `x`, `text`, in their order."""
+    """Return bars with text next to them. Rows of `POINTS`: `name`, `x`, `text`, in order."""
     y = alt.Y(
         "name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False, labelFontSize=12)
     )
-    room = alt.Scale(nice=False, range=[0, alt.ExprRef(f"width - {_TEXT_WIDTH}")])
-    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=6), scale=room)
+    scale = alt.Scale(nice=False, range=[0, alt.ExprRef(f"width - {_TEXT_WIDTH}")])
+    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=6), scale=scale)
     base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y)
     lengths = base.mark_bar(cornerRadiusEnd=3, height=alt.RelativeBandSize(0.62), color=_COLOURS[0])
     texts = base.mark_text(align="left", dx=6, fontSize=12).encode(text="text:N")
@@ -313,8 +312,7 @@ def bars(x_title: str) -> Chart:
 
 @_remembered
 def stacked_areas(series: tuple[str, ...], x_title: str, y_title: str) -> Chart:
-    """Return parts of a whole along an axis. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the
-    ground)."""
+    """Return stacked areas. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the bottom)."""
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
     legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=260, symbolType="square")
     areas: alt.Chart = (
@@ -337,7 +335,7 @@ def stacked_areas(series: tuple[str, ...], x_title: str, y_title: str) -> Chart:
 
 @_remembered
 def matrix(rows: tuple[str, ...], columns: tuple[str, ...], x_title: str, title: str) -> Chart:
-    """Return a coloured cell for each pair. Rows of `POINTS`: `y`, `x`, `value` from 0 to 1, `text`."""
+    """Return one coloured cell per pair. Rows of `POINTS`: `y`, `x`, `value` from 0 to 1, `text`."""
     axis = alt.Axis(labelLimit=160, domain=False, ticks=False, labelAngle=-60)
     cells: alt.Chart = (
         alt.Chart(alt.NamedData(POINTS))

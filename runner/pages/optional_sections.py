@@ -1,4 +1,4 @@
-"""Sections on the pages of some runs: the tasks of a curriculum, the standings of a league."""
+"""Page sections that only some runs have: the tasks of a curriculum, the standings of a league."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from runner.pages.page import Block, Cell, Figure, Section, Table, Text
 from runner.tracking.series import Column, axis_of, axis_title, plain, thin
 
 _CURRICULUM = "curriculum/"
-# Beginnings of metrics that these sections show.
+# Prefixes of metrics that these sections show.
 SHOWN = (_CURRICULUM,)
 _NUM_EPISODES, _VALUE = "/num_episodes", "/value_mean"
 _MOST_POINTS = 150
 
 
 def optional_sections(run_dir: Path, columns: Mapping[str, Column], axis: str) -> list[Section]:
-    """Return the sections of all features, empty ones of features that the run does not use.
+    """Return the sections of all features; they are empty for features that the run does not use.
 
     Args:
-        run_dir: of the run.
+        run_dir: run dir.
         columns: metric -> its value in each iteration.
-        axis: metric that charts are drawn over.
+        axis: metric of the x-axis.
     """
     return [
         Section("League", list(_league(run_dir))),
@@ -36,7 +36,7 @@ def optional_sections(run_dir: Path, columns: Mapping[str, Column], axis: str) -
 
 
 def _curriculum(columns: Mapping[str, Column], axis: str) -> Iterator[Block]:
-    """Yield the charts of a run's curriculum; nothing where there is none."""
+    """Yield the charts of a run's curriculum, if it has one."""
     numbers = _of_tasks(columns, _NUM_EPISODES)
     if numbers and len(axis_of(columns, axis)) > 1:
         yield _drawn(numbers, axis_of(columns, axis), axis)
@@ -52,7 +52,7 @@ def _of_tasks(columns: Mapping[str, Column], ending: str) -> dict[str, Column]:
 
 
 def _drawn(numbers: Mapping[str, Column], x: Column, axis: str) -> Figure:
-    """Return the share of each task among the episodes that ended since the point before."""
+    """Return the share of each task among the episodes that ended since the previous point."""
     x, *so_far = thin([x, *(np.nan_to_num(column) for column in numbers.values())], _MOST_POINTS)
     ended = np.diff(np.stack(so_far), axis=1, prepend=0.0)  # (num_tasks, num_points)
     shares = ended / np.maximum(ended.sum(0), 1e-9)
@@ -65,7 +65,7 @@ def _drawn(numbers: Mapping[str, Column], x: Column, axis: str) -> Figure:
         name="tasks_drawn",
         chart=charts.stacked_areas(tuple(numbers), axis_title(axis), "share of the episodes"),
         points={charts.POINTS: rows},
-        title="which tasks were drawn",
+        title="tasks drawn",
         height=260,
     )
 
@@ -81,18 +81,18 @@ def _values(values: Mapping[str, Column], x: Column, axis: str) -> Figure:
         chart=charts.curves(tuple(values), axis_title(axis), "mean value of each task"),
         points={charts.POINTS: rows},
         title="values by task",
-        caption="Mean of the newest episodes of the task, as many as curriculum.window says.",
+        caption="Mean over the newest episodes of each task; curriculum.window sets their number.",
         height=260,
     )
 
 
 _STANDINGS = Path(LEAGUE_FOLDER, STANDINGS_FILE)
 _CELL = 26  # pixels
-_AFTER_ALL = 2**53  # env steps by which modules, which learn, are ordered behind their snapshots
+_AFTER_ALL = 2**53  # env steps assigned to learning modules, to sort them after their snapshots
 
 
 def _league(run_dir: Path) -> Iterator[Block]:
-    """Yield the table and the matrix of a run's league; nothing where there is none."""
+    """Yield the table and the matrix of a run's league, if it has one."""
     if not (run_dir / _STANDINGS).is_file():
         return
     rows = parse_json(read_regular(run_dir / _STANDINGS))
@@ -104,8 +104,8 @@ def _league(run_dir: Path) -> Iterator[Block]:
     if points:
         yield _matrix(rows, points)
     yield Text(
-        "Elo is fitted to all games at once, from the first player that was played, fixed ones first, at 1000; "
-        "skill is a belief as TrueSkill has it. A snapshot's games are those since the one before it."
+        "Elo is fitted to all games together. The first player that was played (fixed players first) has 1000. Skill "
+        "is a TrueSkill belief. The games of a snapshot are counted from the previous snapshot on."
     )
 
 
@@ -138,7 +138,7 @@ def _matrix(rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any
         name="league_scores",
         chart=charts.matrix(tuple(players), tuple(opponents), "opponent", "score of the row's player"),
         points={charts.POINTS: points},
-        title="who beats whom",
-        caption="1: always wins, 0: always loses; a draw counts a half. Rows and columns are ordered by Elo.",
+        title="scores between players",
+        caption="1: always wins, 0: always loses; a draw counts as one half. Rows and columns are ordered by Elo.",
         height=_CELL * len(players),
     )

@@ -1,11 +1,11 @@
 "use strict";
-// Draws the charts in the colours of the reader's choice, and orders tables by a click.
+// Draws the charts in the reader's colour scheme, and sorts tables on click.
 
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const drawn = new Map(); // key of a figure -> what draws it
+const drawn = new Map(); // key of a figure -> its view
 
-// The old drawing goes when the new one is there: nothing flickers.
+// The old drawing is removed when the new one is ready, to avoid flickering.
 async function drawChart(key) {
   const place = document.getElementById(key).querySelector(".chart");
   const theme = prefersDark.matches ? "dark" : "light";
@@ -38,7 +38,7 @@ async function drawCharts() {
   document.documentElement.dataset.charts = "drawn";
 }
 
-// What is not known stays last, in either order.
+// Unknown values are sorted last in both directions.
 function compare(one, other, sign) {
   const [mine, theirs] = [one.dataset.sort, other.dataset.sort];
   if (mine === undefined || theirs === undefined) {

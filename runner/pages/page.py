@@ -1,4 +1,4 @@
-"""A page as plain data, and the HTML file that it becomes."""
+"""A page as plain data, and its rendering to an HTML file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from runner.pages.charts import THEMES, Chart
 
 _FOLDER = Path(__file__).parent
 PAGE_SCRIPT = _FOLDER / "page.js"
-_VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])  # what altair writes: v6.4
+_VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])  # the version that altair writes: v6.4
 _PICTURE_WIDTH = 860
 _ON_PAPER = {**THEMES["light"], "background": "#ffffff", "padding": 14}
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that stands out at the top; `note` is small below it."""
+    """A highlighted number at the top; `note` is shown in small print below it."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines to copy or to read; with a title they are folded away under it."""
+    """Lines of code or text; with a title, they are collapsed below it."""
 
     text: str
     title: str = ""
@@ -53,7 +53,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Cell:
-    """A field of a table; `sort` is what it is ordered by: a number, a text, None to come last."""
+    """A cell of a table; `sort` is its sort key: a number, a text, or None to sort last."""
 
     text: str
     sort: float | str | None = None
@@ -65,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, as many as there are columns; a click on a column orders them."""
+    """Rows with one cell per column; clicking on a column sorts them."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -73,23 +73,23 @@ class Table:
     kind = "table"
 
     def is_number(self, column: int) -> bool:
-        """Return whether the column is set to the right."""
+        """Return whether the column is right-aligned."""
         known = [row[column] for row in self.rows if row[column].sort is not None]
         return bool(known) and all(cell.is_number for cell in known)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with what it shows.
+    """A chart with its data.
 
     Attributes:
-        name: of its picture, without a suffix.
-        chart: of `charts`; its data are named.
-        points: these data.
-        caption: what is seen.
-        title: above it.
-        height: in pixels.
-        is_small: several stand side by side; no picture is made.
+        name: name of its picture, without suffix.
+        chart: definition from `charts`, which refers to the data by name.
+        points: name -> rows of data.
+        caption: text below it.
+        title: text above it.
+        height: height in pixels.
+        is_small: whether several are shown in a row. No pictures are made of small figures.
     """
 
     name: str
@@ -105,26 +105,26 @@ class Figure:
         return "small" if self.is_small else "figure"
 
     def spec(self, width: int | str = "container") -> dict[str, Any]:
-        """Return the chart as Vega-Lite, data included, without colours of a theme."""
+        """Return the chart as Vega-Lite including data, without theme colours."""
         datasets = {name: list(rows) for name, rows in self.points.items()}
         return {**self.chart, "width": width, "height": self.height, "datasets": datasets}
 
     def to_png(self) -> bytes:
-        """Return a picture on a white ground, twice as fine as on the page."""
+        """Return a picture with a white background, at twice the resolution of the page."""
         spec = self.spec(_PICTURE_WIDTH)
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=_ON_PAPER))
 
     def to_svg(self, width: int = _PICTURE_WIDTH) -> str:
-        """Return a picture on a white ground."""
+        """Return a picture with a white background."""
         svg: str = vl_convert.vegalite_to_svg(self.spec(width), vl_version=_VEGA_LITE, config=_ON_PAPER)
         return svg
 
     def address(self, width: int = _PICTURE_WIDTH) -> str:
-        """Return the picture as an address that has all of it: names in it meet no others, and nothing in it runs."""
+        """Return the picture as a `data:` URL. Its names are isolated from the page, and scripts in it cannot run."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.to_svg(width).encode()).decode()}"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for notebooks."""
         image = Markup('<img src="{}" alt="{}" style="max-width:100%;height:auto">')
         return str(image.format(self.address(), self.title or self.name))
 
@@ -134,8 +134,8 @@ class Video:
     """A video.
 
     Attributes:
-        url: of an MP4 file: a `data:` address, or one beside the page.
-        caption: what is seen.
+        url: URL of an MP4 file: a `data:` URL, or a file next to the page.
+        caption: text below it.
     """
 
     url: str
@@ -145,12 +145,12 @@ class Video:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture that is in the page as it is, without a script.
+    """A static picture, included in the page without a script.
 
     Attributes:
-        html: SVG, or HTML around it, whose texts are escaped.
-        caption: what is seen.
-        title: above it.
+        html: SVG, or HTML around it, with escaped text.
+        caption: text below it.
+        title: text above it.
     """
 
     html: Markup
@@ -164,7 +164,7 @@ Block = Text | Code | Table | Figure | Video | Drawing
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what is below it."""
+    """A heading with the blocks below it."""
 
     title: str
     blocks: Sequence[Block]
@@ -175,14 +175,14 @@ class Page:
     """A report.
 
     Attributes:
-        kind: of what: sweep or run.
-        title: the name of the experiment.
-        subtitle: where it is.
-        status: how it stands, by status: how often.
-        facts: at the top.
-        sections: in their order.
+        kind: sweep, run or profile.
+        title: name of the experiment.
+        subtitle: location of the run or sweep.
+        status: status -> number of runs or trials with it.
+        facts: highlighted numbers at the top.
+        sections: sections in order.
         headline: lines for the terminal.
-        is_going_on: whether a process is at work on it.
+        is_going_on: whether a process is still running.
     """
 
     kind: str
@@ -196,17 +196,17 @@ class Page:
 
     @property
     def figures(self) -> list[Figure]:
-        """All charts, in their order."""
+        """All charts in order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a page has in it.
+    """Rendered content of a page.
 
     Attributes:
-        html: header, facts and sections; each block has an `id` that it keeps while a page is followed.
-        specs: Vega-Lite of the charts by `id` of their figure.
+        html: header, facts and sections. Each block has an `id` that is stable while a page is live.
+        specs: `id` of a figure -> Vega-Lite of its chart.
     """
 
     html: str
@@ -214,17 +214,17 @@ class Content:
 
 
 def render(page: Page) -> str:
-    """Return the page as one HTML text that needs nothing else.
+    """Render the page as a single self-contained HTML text.
 
-    Text from configurations is escaped; besides, only the two scripts of the page may run, by their digests, and
-    nothing may be loaded.
+    Text from configurations is escaped. In addition, only the page's two scripts may run, identified by their digests,
+    and nothing may be loaded.
     """
     content = render_content(page)
     return render_document(f"{page.title} - {page.kind}", content, [PAGE_SCRIPT], "media-src data:", bool(page.figures))
 
 
 def render_content(page: Page) -> Content:
-    """Return what is between the scripts of a page."""
+    """Render the content of a page, without scripts."""
     keys = _keys(page)
     html = (
         templates()
@@ -241,14 +241,14 @@ def render_content(page: Page) -> Content:
 def render_document(
     title: str, content: Content, scripts: Sequence[Path], sources: str, has_charts: bool = True
 ) -> str:
-    """Return an HTML text.
+    """Render an HTML text.
 
     Args:
-        title: of the window.
-        content: of the page.
-        scripts: files that run after the library of charts.
-        sources: what may be loaded, in the words of a content security policy.
-        has_charts: there are charts, or there may be some later: their library, of a megabyte, is in the text.
+        title: title of the window.
+        content: content of the page.
+        scripts: files that run after the chart library.
+        sources: sources that may be loaded, as in a content security policy.
+        has_charts: whether the page has charts or may get some later. The chart library of a megabyte is then included.
     """
     texts = [*([_library()] if has_charts else []), *(file.read_text(encoding="utf-8") for file in scripts)]
     return (
@@ -267,7 +267,7 @@ def render_document(
 
 
 def _keys(page: Page) -> dict[int, str]:
-    """Return a name for each block by `id(block)`, which stays the same when others come and go."""
+    """Return `id(block)` -> name of the block, which is stable when other blocks are added or removed."""
     keys: dict[int, str] = {}
     for section in page.sections:
         counts = Counter[str]()
@@ -279,7 +279,7 @@ def _keys(page: Page) -> dict[int, str]:
 
 
 def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Return blocks one below the other; small figures that follow each other are together."""
+    """Return the blocks in order, with consecutive small figures grouped."""
     groups: list[list[Block]] = []
     for block in blocks:
         if block.kind == "small" and groups and groups[-1][-1].kind == "small":
@@ -291,7 +291,7 @@ def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
 
 @cache
 def templates() -> jinja2.Environment:
-    """Return the templates of this folder, which escape what they are given."""
+    """Return the templates of this folder, which escape their values."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -299,14 +299,14 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # `tojson` writes <, > and & as \u003c, ...: JSON in a page ends no script.
+    # `tojson` writes <, > and & as \u003c, ..., so JSON in a page cannot end a script.
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as a script in a page may hold it; bundling takes two seconds."""
+    """Return Vega, Vega-Lite and Vega-Embed, escaped for a script element. Bundling takes two seconds."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

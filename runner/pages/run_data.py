@@ -1,4 +1,4 @@
-"""The data of a run that its page shows: metrics, videos, its configuration and its environment."""
+"""Data of a run for its page: metrics, videos, configuration and environment."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from runner.tracking.series import Column, last_values
 
 @dataclass(frozen=True)
 class RunData:
-    """The state of a run.
+    """State of a run.
 
     Attributes:
-        path: its run dir.
-        experiment: its name; the folder's name where it is not known.
-        status: running, finished, failed, interrupted, or unfinished for a run that was killed.
-        stop_reason: why it ended.
-        columns: metrics by name, a number for each iteration; NaN where one is missing.
-        axis: the metric that they are drawn over.
+        path: run dir.
+        experiment: name of the experiment, or of the folder if it is unknown.
+        status: running, finished, failed, interrupted, or unfinished for a killed run.
+        stop_reason: reason why it ended.
+        columns: metric -> one number per iteration; NaN if it is missing.
+        axis: metric of the x-axis.
         environment: versions and machine.
-        config: the configuration as YAML; empty if it is not there.
-        overrides: the command line's.
-        checkpoint: the newest one; empty if there is none.
-        best_checkpoint: by `checkpoint.metric`; empty if there is none.
-        videos: MP4 files of filmed episodes, the oldest first.
+        config: configuration as YAML, or empty if it is missing.
+        overrides: overrides of the command line.
+        checkpoint: newest checkpoint, or empty if there is none.
+        best_checkpoint: best checkpoint by `checkpoint.metric`, or empty if there is none.
+        videos: MP4 files of recorded episodes, oldest first.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class RunData:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last number of each metric."""
+        """Last number of each metric."""
         return last_values(self.columns)
 
 
@@ -56,26 +56,26 @@ MOST_VIDEO_BYTES = 16_000_000
 
 
 def embed_video(file: Path) -> str:
-    """Return a video as an address that has all of it; raises OSError."""
+    """Return a video as a `data:` URL. Raises OSError."""
     return f"data:video/mp4;base64,{base64.b64encode(read_regular(file, MOST_VIDEO_BYTES)).decode()}"
 
 
 def videos(record: RunData, url_of: Callable[[Path], str]) -> Iterator[Block]:
-    """Yield the newest video, and where the others are."""
+    """Yield the newest video, and the location of the others."""
     if not record.videos:
         return
     newest, iteration = record.videos[-1], record.videos[-1].stem.removeprefix("iteration_").lstrip("0")
     try:
         url = url_of(newest)
     except OSError as error:
-        yield Text(f"{newest} is not shown: {error}")
+        yield Text(f"{newest} cannot be shown: {error}")
         return
     others = f"; {len(record.videos) - 1} earlier ones are in {newest.parent}" if len(record.videos) > 1 else ""
     yield Video(url, f"Evaluation after iteration {iteration}{others}.")
 
 
 def configuration(record: RunData) -> Iterator[Block]:
-    """Yield the overrides, the command that goes on, the composed configuration."""
+    """Yield the overrides, the resume command and the composed configuration."""
     if record.overrides:
         yield Code("\n".join(record.overrides))
     if record.checkpoint:
@@ -85,7 +85,7 @@ def configuration(record: RunData) -> Iterator[Block]:
 
 
 def environment(record: RunData) -> Iterator[Block]:
-    """Yield the revision, versions and the machine."""
+    """Yield revision, versions and machine."""
     known = record.environment
     if not known:
         return

@@ -1,4 +1,4 @@
-"""The page of a single run."""
+"""Page of a single run."""
 
 from __future__ import annotations
 
@@ -49,24 +49,23 @@ _OF_BUFFERS = {
     "age of the oldest row, in updates": {"age_of_oldest": ""},
     "mean priority": {"mean_priority": ""},
 }
-# Metric of a plan that samples asynchronously -> chart, and the name of its line there.
+# Metric of an asynchronous plan -> its chart, and the name of its line there.
 _ASYNCHRONY = {
     WEIGHTS_LAG_MEAN: ("lag of the weights, in updates", "mean"),
     WEIGHTS_LAG_MAX: ("lag of the weights, in updates", "max"),
-    NUM_READY: ("samples that wait for the learner", ""),
-    IDLE_S: ("seconds that env runners wait, together", ""),
-    LEARNER_IDLE_S: ("seconds in which nothing is updated", ""),
+    NUM_READY: ("samples waiting for the learner", ""),
+    IDLE_S: ("seconds that env runners wait, in total", ""),
+    LEARNER_IDLE_S: ("seconds without updates", ""),
 }
 _SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", *SHOWN)
-# Axes, and what only counts iterations in other words.
+# Axes, and other metrics that only count iterations.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
     *("num_env_steps_sampled", "num_env_steps_trained_lifetime", "num_episodes_lifetime"),
 )
-# Names of what a band reaches from and to, in place of `_mean` or behind the name.
+# Suffix of a metric, suffixes of the lower and upper ends of its band, and the band's name.
 _BANDS = (("_mean", "_min", "_max", "min and max"), ("", "_low", "_high", "interval"))
-# Timers that are parts of an iteration, or come on top of it, from the first to the last. The update's own has the
-# learner pipeline in it.
+# Timers that are part of an iteration or in addition to it, in order. The update's timer includes the learner pipeline.
 _SAMPLING, _UPDATE, _PIPELINE = "timers/env_runner_sampling", "timers/learner_update", "timers/learner_connector"
 _PHASES = {
     "sampling": _SAMPLING,
@@ -83,22 +82,22 @@ Rows = list[dict[str, Any]]
 
 
 def _quarantined(record: RunData) -> Iterator[Block]:
-    """Name the simulators whose episodes are left out, and the command that trusts them."""
+    """Name the simulators whose episodes are left out, and the option that trusts them."""
     columns = {name: column for name, column in record.columns.items() if name.startswith(QUARANTINED)}
     names = [name.removeprefix(QUARANTINED) for name, column in columns.items() if np.isfinite(column[-1])]
     if names:
         yield Text(
-            f"The returns of {', '.join(names)} are far outside those of the other simulators, so their episodes are "
-            f"left out. To trust them, resume with 'rllink.trusted_clients=[{','.join(names)}]'."
+            f"The returns of {', '.join(names)} are far outside the returns of the other simulators, so their episodes "
+            f"are left out. To trust them, resume with 'rllink.trusted_clients=[{','.join(names)}]'."
         )
 
 
 def run_page(record: RunData, url_of: Callable[[Path], str] = embed_video) -> Page:
-    """Return what is known of a run.
+    """Return the page of a run.
 
     Args:
-        record: of the run.
-        url_of: gives the address of a video; may raise OSError.
+        record: data of the run.
+        url_of: returns the URL of a video; may raise OSError.
     """
     sections = [
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
@@ -140,7 +139,7 @@ def _facts(record: RunData) -> list[Fact]:
             facts.append(Fact(title, number_text(last[name]), f"last; best {number_text(np.nanmax(columns[name]))}"))
     steps, seconds = last.get(ENV_STEPS), last.get(TOTAL_S)
     facts.append(Fact("Iterations", count_text(last.get(ITERATION))))
-    facts.append(Fact("Env steps", count_text(steps), "learned from" if _is_offline(record) else ""))
+    facts.append(Fact("Env steps", count_text(steps), "used for training" if _is_offline(record) else ""))
     speed = f"{count_text(steps / seconds)} env steps per second" if steps and seconds else ""
     return [*facts, Fact("Time", "-" if seconds is None else duration_text(seconds), speed)]
 
@@ -164,7 +163,7 @@ class _Line:
 
     @classmethod
     def find(cls, columns: Mapping[str, Column], metric: str, name: str) -> _Line:
-        """Return the metric with its band, where there is one."""
+        """Return the metric with its band, if it has one."""
         for ending, low_ending, high_ending, band in _BANDS:
             stem = metric.removesuffix(ending)
             low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
@@ -173,7 +172,7 @@ class _Line:
         return cls(name, columns[metric])
 
     def rows(self, x: Column, num_points: int) -> Rows:
-        """Return a point for each iteration that has a value, or the means of several."""
+        """Return one point per iteration with a value, or per group of iterations."""
         is_known = np.isfinite(self.y)
         is_marked = int(is_known.sum()) <= _FEW_POINTS
         nothing = np.full_like(self.y, np.nan)
@@ -192,7 +191,7 @@ class _Line:
 
 
 def _main_metrics(record: RunData) -> dict[str, str]:
-    """Return what the first chart shows, with names: returns, else losses."""
+    """Return the metrics of the first chart with their titles: returns, or else losses."""
     returns = {RETURN: "training", EVALUATION_RETURN: "evaluation"}
     found = {name: title for name, title in returns.items() if name in record.columns}
     if found:
@@ -213,7 +212,7 @@ def _learning_curves(record: RunData) -> Iterator[Block]:
 
 
 def _returns_by_part(record: RunData) -> Iterator[Block]:
-    """Yield the returns of agents and of modules, where there are several."""
+    """Yield the returns of agents and of modules, if there are several."""
     for kind in ("agent", "module"):
         prefix = f"env_runners/{kind}_episode_return_mean/"
         names = [name for name in record.columns if name.startswith(prefix)]
@@ -248,15 +247,16 @@ def _figure(record: RunData, name: str, lines: Sequence[_Line], title: str, heig
 
 
 def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
-    """Return metrics in one chart, a single one with its band.
+    """Return metrics in one chart; a single one is drawn with its band.
 
     Raises:
-        UserError: the run has no such metric, or none is named.
+        UserError: the run does not have a metric, or no metric is given.
     """
     for name in metrics or ("",):
         if name not in record.columns:
             nearest = nearest_match(name, list(record.columns))
-            problem = Problem("this run has no such metric", str(record.path), name, ", ".join(record.columns), nearest)
+            what = "this run does not have this metric"
+            problem = Problem(what, str(record.path), name, ", ".join(record.columns), nearest)
             raise UserError(problem.render_alone())
     if len(metrics) == 1:
         return _figure(record, "curves", [_Line.find(record.columns, metrics[0], metrics[0])], metrics[0])
@@ -266,7 +266,7 @@ def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
 
 
 def _common_stem(metrics: Sequence[str]) -> str:
-    """Return the parts between slashes that all names begin with."""
+    """Return the common prefix of all names, in parts between slashes."""
     parts = zip(*(name.split("/")[:-1] for name in metrics), strict=False)
     return "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, parts))
 
@@ -275,7 +275,7 @@ def _common_stem(metrics: Sequence[str]) -> str:
 
 
 def _learner(record: RunData) -> Iterator[Block]:
-    """Yield a hint on the size of rewards, and a chart for each metric with a line for each module."""
+    """Yield a hint about the scale of rewards, and one chart per metric with one line per module."""
     if hint := reward_scale_hint(last_values(record.columns)):
         yield Text(hint)
     by_metric: dict[str, list[str]] = {}
@@ -290,9 +290,9 @@ def _learner(record: RunData) -> Iterator[Block]:
 
 
 def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block]:
-    """Yield a chart for each metric of a prefix, its band in the same one."""
+    """Yield one chart per metric with a prefix, including its band."""
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
-    names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
+    names = [name for name in names if "_episode_return_mean/" not in name]  # per agent or module
     lines = {name: _Line.find(record.columns, name, name) for name in names}
     others = [name for name in but if name in record.columns]
     of_bands = {
@@ -308,7 +308,7 @@ def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block
 
 
 def _replay(record: RunData) -> Iterator[Block]:
-    """Yield what each buffer keeps, how old it is, and how often env steps are trained on."""
+    """Yield the size and age of each buffer, and how often env steps are trained on."""
     buffers = _buffers(record)
     if not buffers:
         return
@@ -334,7 +334,7 @@ def _replay(record: RunData) -> Iterator[Block]:
 
 
 def _asynchrony(record: RunData) -> Iterator[Block]:
-    """Yield how old the weights of samples are, who waits for whom, and how full queues are."""
+    """Yield the age of the weights of samples, the waiting times, and the sizes of queues."""
     lines: dict[str, list[_Line]] = {}
     for metric, (title, label) in _ASYNCHRONY.items():
         if metric in record.columns:
@@ -360,7 +360,7 @@ def _others(record: RunData) -> Iterator[Block]:
 
 
 def _small_charts(record: RunData, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
-    """Yield charts of the metrics that change, and a sentence with the others."""
+    """Yield charts of the metrics that change, and a sentence listing the constant ones."""
     x, constant = axis_of(record.columns, record.axis), []
     for title, panel in lines.items():
         values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in panel]))
@@ -382,7 +382,7 @@ def _small_charts(record: RunData, lines: Mapping[str, Sequence[_Line]]) -> Iter
             is_small=True,
         )
     if constant:
-        yield Text(f"The same in every iteration: {', '.join(constant)}.")
+        yield Text(f"Constant: {', '.join(constant)}.")
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def _time(record: RunData) -> Iterator[Block]:
 
 
 def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return seconds of each iteration by phase; what no timer tells is `other`."""
+    """Return the seconds of each iteration by phase; time without a timer is `other`."""
     if _ITERATION_S not in columns:
         return {}
     seconds = {title: np.nan_to_num(columns[name]) for title, name in _PHASES.items() if name in columns}
@@ -421,7 +421,7 @@ def _shares(phases: Mapping[str, Column]) -> Figure:
     ]
     return Figure(
         name="time_by_phase",
-        chart=charts.bars("seconds of the whole run"),
+        chart=charts.bars("seconds of the run"),
         points={charts.POINTS: rows},
         height=26 * len(rows),
     )

@@ -1,7 +1,7 @@
-"""What is known of a run: its metrics, how it ended, what it was made with; in a notebook, its curves as HTML.
+"""Read a run from its run dir: metrics, status, environment; in a notebook, it is shown as HTML.
 
-In a notebook, charts are pictures and styles are on the elements: a notebook that nobody trusts yet shows neither
-scripts nor style sheets.
+In a notebook, charts are pictures and styles are inline, because untrusted notebooks show neither scripts nor style
+sheets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OPEN, _FOLDED = ("Failure", "Learning curves"), ("Evaluation", "Learner")
 
 
 def run_card(record: RunData) -> str:
-    """Return a run as a piece of HTML: how it stands, what it reached, its curves, those of the learner folded away."""
-    page = run_page(record, url_of=str)  # videos are not shown
+    """Return a run as an HTML fragment: status, results and curves, with the learner's curves collapsed."""
+    page = run_page(record, url_of=str)  # the card does not show videos
     sections = [
         Section(section.title, [block for block in section.blocks if isinstance(block, (Figure, Text, Code))])
         for section in page.sections
@@ -41,30 +41,30 @@ _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".h
 
 
 class RunRecord(RunData):
-    """The data of a run, with the drawings that a notebook shows. For attributes see `RunData`."""
+    """Data of a run with displays for notebooks. For attributes, see `RunData`."""
 
     def curves(self, *metrics: str) -> Figure:
-        """Return the curves of metrics, which a notebook shows.
+        """Return the curves of metrics as a figure that notebooks display.
 
         Raises:
-            UserError: the run has no such metric.
+            UserError: the run does not have one of the metrics.
         """
         from runner.pages.run_page import curves_of  # imports altair
 
         return curves_of(self, metrics)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how the run stands, and its curves."""
+        """Return the HTML for notebooks: status and curves of the run."""
 
         return run_card(self)
 
 
 def read_run(run_dir: str | Path, columns: Mapping[str, Column] | None = None) -> RunRecord:
-    """Return everything that a page of it shows; what is not there is left out.
+    """Read the data of a run. Missing files are skipped.
 
     Args:
-        run_dir: of the run.
-        columns: `read_columns` of it, where they are known already.
+        run_dir: run dir.
+        columns: result of `read_columns`, if it is known.
 
     Raises:
         OSError: progress.jsonl cannot be read.
@@ -72,7 +72,7 @@ def read_run(run_dir: str | Path, columns: Mapping[str, Column] | None = None) -
     run_dir = Path(run_dir)
     columns = read_columns(run_dir) if columns is None else columns
     is_running = _is_running(run_dir)
-    result = {} if is_running else _read_json(run_dir / _RESULT_FILE)  # of an earlier end
+    result = {} if is_running else _read_json(run_dir / _RESULT_FILE)  # it describes an earlier end
     overrides = _read_overrides(run_dir / _HYDRA / "overrides.yaml")
     return RunRecord(
         path=run_dir,
@@ -91,7 +91,7 @@ def read_run(run_dir: str | Path, columns: Mapping[str, Column] | None = None) -
 
 
 def _is_running(run_dir: Path) -> bool:
-    """Return whether a process trains: it has the folder, and has not yet said how the run ended."""
+    """Return whether a process trains: it has locked the folder and not yet recorded its result."""
     owner = owner_of(run_dir)
     try:
         return owner is not None and (run_dir / _RESULT_FILE).stat().st_mtime < owner.since
@@ -100,7 +100,7 @@ def _is_running(run_dir: Path) -> bool:
 
 
 def find_videos(folder: Path) -> list[Path]:
-    """Return the files of a folder, and no links, which lead out of the run of somebody else."""
+    """Return the videos in a folder, except for links, which may lead out of an untrusted run."""
     if folder.is_symlink():
         return []
     return sorted(path for path in folder.glob("iteration_*.mp4") if not path.is_symlink())

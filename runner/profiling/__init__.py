@@ -1,1 +1,1 @@
-"""Where the time of an iteration goes: stacks of every process of a run, sampled while it trains."""
+"""Profile the time of an iteration by sampling the stacks of every process of a run."""

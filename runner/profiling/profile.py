@@ -1,4 +1,4 @@
-"""The profile of some iterations: samples of every process, by category and by function."""
+"""Profile of some iterations: samples of every process, by category and by function."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Category:
     """A kind of work.
 
     Attributes:
-        title: of its column.
-        meaning: what is counted there.
-        colour: of its frames, for dark text.
-        is_optional: there is a column only where time was spent.
+        title: title of its column.
+        meaning: work that it includes.
+        colour: colour of its frames, for dark text.
+        is_optional: whether its column is left out if no time was spent.
     """
 
     title: str
@@ -32,17 +32,17 @@ class Category:
     is_optional: bool = False
 
 
-ENVIRONMENT = Category("environment", "steps and resets of the environments, their waits included", "#f4b183")
+ENVIRONMENT = Category("environment", "steps and resets of the environments, including their waits", "#f4b183")
 ENV_TO_MODULE = Category("env to module", "env-to-module pipelines", "#a9d18e")
 FORWARD = Category("forward", "forward passes that choose actions", "#9dc3e6")
 MODULE_TO_ENV = Category("module to env", "module-to-env pipelines", "#c9e2b0")
-ROWS = Category("rows", "observations, actions and rewards written down", "#d9c3a5")
+ROWS = Category("rows", "storing observations, actions and rewards", "#d9c3a5")
 REPLAY = Category("replay", "replay buffers: storing, sampling, priorities", "#f2a7c3", is_optional=True)
-LEARNER_PIPELINE = Category("learner pipeline", "learner pipelines, and recorded rows made train batches", "#7cc9bd")
-UPDATE = Category("update", "loss, gradient and optimiser, also targets", "#b4a7d6")
-TRANSFER = Category("transfer", "weights, rows and gradients on their way between processes or devices", "#ffe08a")
-WAITING = Category("waiting", "for other processes, for recorded data, for a call", "#d5d9de")
-EVALUATION = Category("evaluation", "evaluation in this process, all of it", "#e6b8af", is_optional=True)
+LEARNER_PIPELINE = Category("learner pipeline", "learner pipelines, and train batches from recorded rows", "#7cc9bd")
+UPDATE = Category("update", "loss, gradient, optimiser and target networks", "#b4a7d6")
+TRANSFER = Category("transfer", "sending weights, rows and gradients between processes or devices", "#ffe08a")
+WAITING = Category("waiting", "waiting for other processes, recorded data or a call", "#d5d9de")
+EVALUATION = Category("evaluation", "all of the evaluation in this process", "#e6b8af", is_optional=True)
 REST = Category("rest", "everything else: the plan, metrics, callbacks", "#c7b8a8")
 
 CATEGORIES = (
@@ -50,7 +50,7 @@ CATEGORIES = (
     *(LEARNER_PIPELINE, UPDATE, TRANSFER, WAITING, EVALUATION, REST),
 )
 
-# What a class of the user's overrides is known by its name, wherever it stands.
+# Methods that user classes override are recognised by name, in any file.
 _BY_FUNCTION = {
     **dict.fromkeys(("forward_exploration", "forward_inference"), FORWARD),
     **dict.fromkeys(
@@ -90,17 +90,17 @@ _EVALUATION = ("Evaluator.evaluate", "Evaluator.evaluate_offline", "Evaluator.su
 
 @cache
 def category_of(stack: Stack) -> Category:
-    """Return what a stack, from the outermost function to the one that runs, is at work on."""
+    """Return the category of a stack, which is ordered from the outermost to the running function."""
     if any(frame.function in _EVALUATION for frame in stack):
         return EVALUATION
-    held: Category | None = None  # what it is unless a frame further out says more
+    held: Category | None = None  # category unless an outer frame is more specific
     is_in_runner, in_pipeline = False, False
     for frame in reversed(stack):
         found = _of_shared(frame) or _of_libraries(frame)
-        if found is WAITING and is_in_runner:  # Ray around what it has called: an actor that is at work
+        if found is WAITING and is_in_runner:  # Ray frames around a working actor
             found = None
         if found is WAITING and not frame.file.startswith("ray/"):
-            held = held or WAITING  # an environment that waits is the environment still
+            held = held or WAITING  # an environment that waits still counts as environment
             continue
         found = found or _of_part(frame, in_pipeline)
         if found is not None:
@@ -113,7 +113,7 @@ def category_of(stack: Stack) -> Category:
 
 
 def _of_libraries(frame: Frame) -> Category | None:
-    """Return what a frame of a library means that no frame of ours has called on."""
+    """Return the category of a library frame that calls no frame of `runner`."""
     if frame.file.startswith("ray/"):
         is_transferring = frame.function in _PUT or any(name in frame.file for name in _TRANSFERRING)
         return TRANSFER if is_transferring else WAITING
@@ -126,7 +126,7 @@ def _of_shared(frame: Frame) -> Category | None:
 
 
 def _of_part(frame: Frame, in_pipeline: bool) -> Category | None:
-    """Return what a frame of a part of a run means; a connector's work is known by who has called the pipeline."""
+    """Return the category of a frame of a run's part. A connector's category depends on the caller of its pipeline."""
     name = frame.function.rpartition(".")[2]
     for beginning, category in _BY_FILE.items():
         if frame.file.startswith(beginning):
@@ -149,12 +149,12 @@ def _of_env_runner(name: str, in_pipeline: bool) -> Category | None:
 
 
 def _is_gymnasium(stack: Stack) -> bool:
-    """Whether an environment is stepped by code that nothing here knows, such as an env runner of the user's own."""
+    """Return whether unknown code, such as a user-defined env runner, steps an environment."""
     return any(frame.file.startswith("gymnasium/") and "/spaces/" not in frame.file for frame in stack)
 
 
 def shown_categories(found: Iterator[Category]) -> list[Category]:
-    """Return the categories that have a column, where time was spent on the ones that were found."""
+    """Return the categories with a column, given the categories on which time was spent."""
     known = set(found)
     return [category for category in CATEGORIES if not category.is_optional or category in known]
 
@@ -164,11 +164,11 @@ DRIVER = "driver"
 
 @dataclass(frozen=True)
 class ProcessProfile:
-    """What one process did.
+    """Samples of one process.
 
     Attributes:
         name: driver, env runner 0, learner 0, ...
-        samples: of its main thread.
+        samples: samples of its main thread.
     """
 
     name: str
@@ -176,12 +176,12 @@ class ProcessProfile:
 
     @property
     def role(self) -> str:
-        """The name without its number."""
+        """Name without its number."""
         return self.name.rstrip("0123456789").rstrip()
 
     @cached_property
     def seconds(self) -> dict[Category, float]:
-        """Seconds by category; their sum is the time that was sampled."""
+        """Seconds by category. Their sum is the sampled time."""
         seconds: defaultdict[Category, float] = defaultdict(float)
         for stack, of_stack in self.samples.by_stack().items():
             seconds[category_of(stack)] += of_stack
@@ -190,14 +190,14 @@ class ProcessProfile:
 
 @dataclass(frozen=True)
 class HotFunction:
-    """A function by the time that it runs itself, without the functions that it calls.
+    """A function and its own time, without the functions it calls.
 
     Attributes:
-        process: in which.
+        process: name of the process.
         frame: the function.
-        line: of it that took most.
-        seconds: its own.
-        share: of the process's time.
+        line: its line with the most time.
+        seconds: own time.
+        share: fraction of the process's time.
     """
 
     process: str
@@ -208,17 +208,17 @@ class HotFunction:
 
     @property
     def place(self) -> str:
-        """The file and that line."""
+        """File and line."""
         return f"{self.frame.file}:{self.line}"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What all processes of a run did in some iterations.
+    """Samples of all processes of a run over some iterations.
 
     Attributes:
-        num_iterations, num_warmup: that were sampled, and that ran before.
-        processes: the driver first.
+        num_iterations, num_warmup: sampled iterations, and iterations before them.
+        processes: profiles of the processes, driver first.
     """
 
     num_iterations: int
@@ -227,21 +227,21 @@ class Profile:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of the sampled iterations."""
+        """Duration of the sampled iterations in seconds."""
         return self.processes[0].samples.wall_s
 
     @property
     def num_samples(self) -> int:
-        """Samples in all processes."""
+        """Number of samples in all processes."""
         return sum(process.samples.num_samples for process in self.processes)
 
     @property
     def categories(self) -> list[Category]:
-        """The columns of the table."""
+        """Columns of the table."""
         return shown_categories(category for process in self.processes for category in process.seconds)
 
     def hottest(self, count: int = 10) -> list[HotFunction]:
-        """Return the functions that run longest themselves, in whatever process; ones that wait are left out."""
+        """Return the functions with the longest own time in any process, without waiting ones."""
         found = [hot for process in self.processes for hot in _hot_functions(process)]
         return sorted(found, key=lambda hot: -hot.seconds)[:count]
 
@@ -263,25 +263,25 @@ def check_can_profile(config: ExperimentConfig) -> None:
     """Raise `UserError` for a run that cannot be profiled."""
     if config.env.is_external:
         problem = Problem(
-            "profile serves no simulators: it would wait for one to connect, and cannot see what that does",
+            "profile does not support external simulators: it would wait for one and cannot sample its process",
             "env",
             config.env.name,
-            "an environment that is stepped here",
+            fix="use an environment that runner steps itself",
         )
         raise UserError(problem.render_alone())
 
 
 def profile_iterations(trainer: Trainer, num_iterations: int, num_warmup: int = 1) -> Profile:
-    """Train some iterations and sample all processes meanwhile; the numbers are the ones of any other run.
+    """Train some iterations and sample all processes. The results of the training do not change.
 
     Args:
-        trainer: ready to train.
-        num_iterations: that are sampled.
-        num_warmup: before them: processes start, episodes begin, libraries get ready.
+        trainer: trainer that is ready to train.
+        num_iterations: number of sampled iterations.
+        num_warmup: iterations before them, in which processes and episodes start and libraries initialise.
 
     Raises:
         UserError: the process cannot be sampled.
-        RunFailure: the run failed, or lost a process meanwhile.
+        RunFailure: the run failed, or a process died.
     """
     for _ in range(num_warmup):
         trainer.train()
@@ -298,7 +298,7 @@ def profile_iterations(trainer: Trainer, num_iterations: int, num_warmup: int = 
     for role, call in actors.items():
         for index, of_actor in enumerate(call(stop_in_actor)):
             if of_actor is None:
-                raise RunFailure(Problem(f"{role} {index} was lost and replaced while it was profiled", "profile"))
+                raise RunFailure(Problem(f"{role} {index} died and was replaced during the profile", "profile"))
             processes.append(ProcessProfile(f"{role} {index}", of_actor))
     return Profile(num_iterations, num_warmup, processes)
 
@@ -309,7 +309,7 @@ def _train(trainer: Trainer, num_iterations: int) -> None:
 
 
 def _actors_of(trainer: Trainer) -> Mapping[str, Callable[[Callable[[Any], Any]], list[Any]]]:
-    """Return what calls a function in the processes of a role, by role; a process-local role gives no answers."""
+    """Return role -> function that calls a function in all processes of the role. Local roles return no results."""
     actors: dict[str, Callable[[Callable[[Any], Any]], list[Any]]] = {}
     groups = [] if trainer.parts.env_runners is None else [trainer.parts.env_runners]
     for group in (*groups, trainer.evaluator.env_runners):

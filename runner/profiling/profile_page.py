@@ -1,4 +1,4 @@
-"""A profile as lines for a terminal and as a page: a table, the hottest functions, and flame graphs."""
+"""Show a profile on the terminal and as a page: a table, the hottest functions, and flame graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.profiling.profile import WAITING, Category, HotFunction, ProcessProf
 from runner.profiling.sampler import Frame, Stack
 
 _GAP = "  "
-_NARROWEST_COLUMN = 7  # room for 1,234.5
+_NARROWEST_COLUMN = 7  # fits 1,234.5
 
 
 def profile_lines(profile: Profile) -> Iterator[str]:
@@ -27,8 +27,8 @@ def profile_lines(profile: Profile) -> Iterator[str]:
 def _category_lines(profile: Profile) -> Iterator[str]:
     heads = [*(two_lines(category.title) for category in profile.categories), ("", "all")]
     widths = [max(_NARROWEST_COLUMN, *map(len, head)) for head in heads]
-    name_width = max(len("ms an iteration"), *(len(process.name) for process in profile.processes))
-    for number, label in enumerate(("", "ms an iteration")):
+    name_width = max(len("ms per iteration"), *(len(process.name) for process in profile.processes))
+    for number, label in enumerate(("", "ms per iteration")):
         yield _joined(label, name_width, [head[number] for head in heads], widths)
     for process in profile.processes:
         seconds = seconds_of(process, profile.categories)
@@ -38,12 +38,12 @@ def _category_lines(profile: Profile) -> Iterator[str]:
 
 
 def seconds_of(process: ProcessProfile, categories: Sequence[Category]) -> list[float]:
-    """Return the seconds of a process by category, and last their sum."""
+    """Return the seconds of a process by category, followed by their sum."""
     return [*(process.seconds.get(category, 0.0) for category in categories), process.samples.wall_s]
 
 
 def two_lines(title: str) -> tuple[str, str]:
-    """Return a title in two parts of which the second is the last word."""
+    """Split off the last word of a title."""
     first, _, last = title.rpartition(" ")
     return first, last
 
@@ -54,16 +54,16 @@ def _joined(label: str, width: int, cells: Sequence[str], widths: Sequence[int])
 
 
 def _hot_lines(hottest: Sequence[HotFunction], num_iterations: int) -> Iterator[str]:
-    yield "hottest functions, their own ms an iteration without what they call"
+    yield "hottest functions, own ms per iteration without calls"
     width = max((len(hot.process) for hot in hottest), default=0)
     for hot in hottest:
         own_ms = hot.seconds / num_iterations * 1e3
         yield f"  {own_ms:>9,.1f}  {hot.share:>6.1%}  {hot.process:<{width}}  {hot.frame.function}  {hot.place}"
 
 
-_ROW, _TEXT = 18, 12.5  # pixels: height of a frame, and where in it its text stands
-_NARROWEST, _NARROWEST_TEXT = 0.0008, 0.012  # shares of the width below which a frame, or its text, is left out
-_MIXED = "#eceff3"  # frames with several categories above them
+_ROW, _TEXT = 18, 12.5  # pixels: height of a frame, and position of its text
+_NARROWEST, _NARROWEST_TEXT = 0.0008, 0.012  # fractions of the width below which a frame, or its text, is left out
+_MIXED = "#eceff3"  # frames whose callees have several categories
 
 FRAME = Markup(
     '<svg x="{x:.3f}%" y="{y}" width="{width:.3f}%" height="{height}"><title>{title}</title>'
@@ -75,7 +75,7 @@ GRAPH = Markup('<svg class="flames" role="img" aria-label="{label}" width="100%"
 
 @dataclass
 class _Node:
-    """A function below the ones that have called it."""
+    """A function with its callees."""
 
     seconds: float = 0.0
     categories: dict[Category, float] = field(default_factory=dict)
@@ -87,12 +87,12 @@ class _Node:
 
 
 def flame_graph(stacks: Mapping[Stack, float], num_iterations: int, label: str) -> Markup:
-    """Draw stacks with the outermost function at the top; what a function calls is below it, in alphabetical order.
+    """Draw stacks with the outermost function at the top, and callees below it in alphabetical order.
 
     Args:
         stacks: seconds by stack.
-        num_iterations: that they are of; times are told an iteration.
-        label: what they are of, for readers who do not see.
+        num_iterations: number of sampled iterations; times are shown per iteration.
+        label: description for screen readers.
     """
     root = _Node()
     for stack, seconds in stacks.items():
@@ -123,7 +123,7 @@ def _frames(node: _Node, start: float, depth: int, whole: float, num_iterations:
             category, of_category = max(callee.categories.items(), key=lambda pair: pair[1])
             is_mixed = of_category < 0.98 * callee.seconds
             kind = "" if is_mixed else f" · {category.title}"
-            title = f"{frame} · {callee.seconds / num_iterations * 1e3:,.2f} ms an iteration, {share:.1%}{kind}"
+            title = f"{frame} · {callee.seconds / num_iterations * 1e3:,.2f} ms per iteration, {share:.1%}{kind}"
             text = LABEL.format(y=_TEXT, text=_short(frame)) if share >= _NARROWEST_TEXT else Markup("")
             yield FRAME.format(
                 x=start * 100,
@@ -139,20 +139,20 @@ def _frames(node: _Node, start: float, depth: int, whole: float, num_iterations:
 
 
 def _short(frame: Frame) -> Markup:
-    """Return the name that tells most in little room: without the function that it is defined in."""
+    """Return the function's name without enclosing functions."""
     return escape(frame.function.replace(".<locals>", "").removeprefix("<module>") or frame.file)
 
 
 def legend(categories: Mapping[str, str]) -> Markup:
-    """Return what the colours mean; title -> colour."""
+    """Return the legend of colours, given title -> colour."""
     entry = Markup('<span><i style="background:{}"></i>{}</span>')
     entries = [entry.format(colour, title) for title, colour in {**categories, "several": _MIXED}.items()]
     return Markup('<p class="legend">{}</p>').format(Markup("").join(entries))
 
 
 _READING = (
-    "A bar is a function, below the one that called it; its width is its time, and pointing at it tells how much. The "
-    "colour says what the time counts as in the table. Processes of a kind are in one graph, added up."
+    "A bar is a function, drawn below its caller. Its width is its time, which is shown when you point at it. Colours "
+    "are the categories of the table. Processes with the same role are summed in one graph."
 )
 
 
@@ -160,9 +160,9 @@ def profile_page(profile: Profile, title: str, run_dir: Path) -> Page:
     """Return the page of a profile.
 
     Args:
-        profile: of a run.
-        title: the name of its experiment.
-        run_dir: where it is.
+        profile: profile of a run.
+        title: name of its experiment.
+        run_dir: its run dir.
     """
     return Page(
         kind="profile",
@@ -174,19 +174,19 @@ def profile_page(profile: Profile, title: str, run_dir: Path) -> Page:
             Section("Time by category", list(_table(profile))),
             Section("Hottest functions", list(_hottest(profile))),
             Section("Flame graphs", list(_graphs(profile))),
-            Section("What counts as what", [_meanings(profile)]),
+            Section("Categories", [_meanings(profile)]),
         ],
         headline=(),
     )
 
 
 def _facts(profile: Profile) -> list[Fact]:
-    an_iteration_ms = profile.wall_s / profile.num_iterations * 1e3
+    iteration_ms = profile.wall_s / profile.num_iterations * 1e3
     num_processes = len(profile.processes)
     return [
-        Fact("An iteration", f"{an_iteration_ms:,.1f} ms", f"{profile.num_iterations} sampled"),
-        Fact("Warm-up", str(profile.num_warmup), "iterations before, which are left out"),
-        Fact("Processes", str(num_processes), "each sampled in its main thread"),
+        Fact("Iteration", f"{iteration_ms:,.1f} ms", f"{profile.num_iterations} sampled"),
+        Fact("Warm-up", str(profile.num_warmup), "iterations before, not sampled"),
+        Fact("Processes", str(num_processes), "main thread of each"),
         Fact("Samples", f"{profile.num_samples:,}", "in all processes"),
     ]
 
@@ -199,7 +199,7 @@ def _table(profile: Profile) -> Iterator[Block]:
         cells = [_cell(one, seconds[-1], profile.num_iterations) for one in seconds]
         rows.append([_process_cell(process.name), *cells])
     yield Table(columns, rows)
-    yield Text("Milliseconds an iteration, and below them the share of the process's time.")
+    yield Text("Milliseconds per iteration, and below them the share of the process's time.")
 
 
 def _cell(seconds: float, whole_s: float, num_iterations: int) -> Cell:
@@ -212,11 +212,11 @@ def _process_cell(name: str) -> Cell:
 
 def _meanings(profile: Profile) -> Table:
     rows = [[Cell(category.title), Cell(category.meaning)] for category in profile.categories]
-    return Table(("category", "time of"), rows, is_sortable=False)
+    return Table(("category", "work"), rows, is_sortable=False)
 
 
 def _hottest(profile: Profile) -> Iterator[Block]:
-    columns = ("function", "own ms\nan iteration", "of the\nprocess", "process", "line that took most")
+    columns = ("function", "own ms per\niteration", "of the\nprocess", "process", "line with most time")
     yield Table(
         columns,
         [
@@ -230,7 +230,7 @@ def _hottest(profile: Profile) -> Iterator[Block]:
             for hot in profile.hottest()
         ],
     )
-    yield Text("Without what they call; what waits is left out. A torch operator counts for the line that calls it.")
+    yield Text("Own time, without calls and without waiting. A torch operator counts for the line that calls it.")
 
 
 def _graphs(profile: Profile) -> Iterator[Block]:
@@ -246,5 +246,5 @@ def _graphs(profile: Profile) -> Iterator[Block]:
         name = role if count == 1 else f"{count} {role}s"
         waited = sum(process.seconds.get(WAITING, 0.0) for process in profile.processes if process.role == role)
         whole = sum(stacks.values())
-        caption = f"{whole / profile.num_iterations * 1e3:,.1f} ms an iteration, {waited / whole:.1%} of it waiting"
+        caption = f"{whole / profile.num_iterations * 1e3:,.1f} ms per iteration, {waited / whole:.1%} of it waiting"
         yield Drawing(flame_graph(stacks, profile.num_iterations, f"flame graph of {name}"), caption, name)

@@ -1,12 +1,11 @@
-"""A sampler of the main thread's stack, in the process itself, and the sampled stacks of one process.
+"""Sample the stack of the main thread from within the process.
 
-The kernel's timer (SIGALRM) interrupts the thread, and Python calls the handler between two of its instructions. A
-thread that looks at the stack from outside gets the interpreter's lock mostly where torch and numpy give it away: it
-told of 12 % in the environment where two thirds were. pyinstrument looks at each call and return, which makes
-programs of small functions slower, and these most; py-spy needs a right to trace that containers rarely give.
-
-A sample stands for the time since the one before, so that a long call of native code, during which Python calls no
-handler, counts in full. In an idle Ray actor the handler is called, too.
+The kernel's timer (SIGALRM) interrupts the thread, and Python calls the handler between two instructions. Alternatives
+are less accurate or slower: a thread that samples from outside mostly gets the interpreter lock when torch and numpy
+release it, and reported 12 % for an environment that took two thirds. pyinstrument traces each call and return, which
+slows down programs with small functions most. py-spy needs a tracing permission that containers rarely have.
+A sample represents the time since the previous one, so a long native call, during which Python calls no handler, counts
+in full. The handler is also called in an idle Ray actor.
 
 Nothing is installed, started or called before `start`, and nothing remains after `stop`.
 """
@@ -32,9 +31,9 @@ class Frame(NamedTuple):
     """A function on a stack.
 
     Attributes:
-        function: its qualified name.
-        file: as it is imported, `gymnasium/core.py`; what is not on `sys.path` has its whole path.
-        line: at which the function begins.
+        function: qualified name.
+        file: path relative to `sys.path`, such as `gymnasium/core.py`, or else the full path.
+        line: line at which the function begins.
     """
 
     function: str
@@ -51,12 +50,12 @@ Stack = tuple[Frame, ...]
 
 @dataclass(frozen=True)
 class Samples:
-    """What was sampled in one process.
+    """Samples of one process.
 
     Attributes:
-        seconds: (stack, from the outermost function to the one that runs; line that runs) -> seconds. Their sum is the
-            time from the start of the sampling to its end.
-        num_samples: taken.
+        seconds: (stack, from the outermost to the running function; running line) -> seconds. Their sum is the
+            duration of the sampling.
+        num_samples: number of samples.
     """
 
     seconds: Mapping[tuple[Stack, int], float]
@@ -64,15 +63,15 @@ class Samples:
 
     @property
     def wall_s(self) -> float:
-        """Seconds that were sampled."""
+        """Sampled time in seconds."""
         return sum(self.seconds.values())
 
     def by_stack(self) -> dict[Stack, float]:
-        """Return seconds by stack, whatever the line."""
+        """Return seconds by stack, summed over lines."""
         return _added((stack, seconds) for (stack, _), seconds in self.seconds.items())
 
     def inside_of(self, function: str) -> Samples:
-        """Return the samples with the frames of this function, and the ones around it, cut off."""
+        """Return the samples without the frames of this function and its callers."""
         pairs = (((_inside_of(stack, function), line), seconds) for (stack, line), seconds in self.seconds.items())
         return Samples(_added(pairs), self.num_samples)
 
@@ -90,10 +89,10 @@ def _added(pairs: Iterable[tuple[T, float]]) -> dict[T, float]:
 
 
 def collapsed_lines(stacks: Mapping[str, Samples]) -> Iterator[str]:
-    """Yield the lines that flamegraph.pl and speedscope read: the stack, joined with semicolons, and microseconds.
+    """Yield lines for flamegraph.pl and speedscope: the stack, joined by semicolons, and microseconds.
 
     Args:
-        stacks: by the name of the process, which is the outermost frame.
+        stacks: name of the process, used as outermost frame -> samples.
     """
     for process, samples in stacks.items():
         for stack, seconds in sorted(samples.by_stack().items()):
@@ -108,10 +107,10 @@ _Codes = tuple[tuple[CodeType, ...], int]
 
 
 class Sampler:
-    """Samples the main thread from `start` to `stop`, which it must be called in.
+    """Samples the main thread from `start` to `stop`, which must be called in it.
 
     Args:
-        interval_s: of the timer.
+        interval_s: interval of the timer in seconds.
     """
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
@@ -122,19 +121,19 @@ class Sampler:
         self._before: Any = signal.SIG_DFL
 
     def start(self) -> None:
-        """Begin.
+        """Start sampling.
 
         Raises:
-            UserError: there is no such timer, or something else uses it.
+            UserError: the system lacks this timer, or something else uses it.
         """
         self._check()
         self._before = signal.signal(signal.SIGALRM, self._sample)
-        signal.siginterrupt(signal.SIGALRM, False)  # native code sees as few interrupted system calls as possible
+        signal.siginterrupt(signal.SIGALRM, False)  # avoids interrupted system calls in native code
         self._last_s = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, self._interval_s, self._interval_s)
 
     def stop(self) -> Samples:
-        """End, and return what was sampled."""
+        """Stop sampling, and return the samples."""
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         self._add(sys._getframe(1))  # the time since the last sample
         signal.signal(signal.SIGALRM, self._before)
@@ -148,10 +147,10 @@ class Sampler:
         self._add(frame)
 
     def _add(self, frame: FrameType | None) -> None:
-        while frame is not None and frame.f_code.co_filename == __file__:  # the timer again, while a sample is taken
+        while frame is not None and frame.f_code.co_filename == __file__:  # the timer fired while taking a sample
             frame = frame.f_back
         if frame is not None and frame.f_back is not None and frame.f_lasti in _beginnings(frame.f_code):
-            frame = frame.f_back  # Python calls the handler when a function begins: the time before was its caller's
+            frame = frame.f_back  # the handler runs when a function begins, so the time before belongs to its caller
         line = 0 if frame is None else frame.f_lineno or 0
         codes = []
         while frame is not None:
@@ -164,18 +163,18 @@ class Sampler:
     def _check(self) -> None:
         what = None
         if not hasattr(signal, "setitimer"):
-            what = "this system has no timer that interrupts a process"
+            what = "this system does not have a timer that interrupts a process"
         elif threading.current_thread() is not threading.main_thread():
             what = "only the main thread of a process can be profiled"
         elif signal.getitimer(signal.ITIMER_REAL)[0]:
-            what = "the timer of this process is used already (signal.setitimer, signal.alarm)"
+            what = "the timer of this process is already in use (signal.setitimer, signal.alarm)"
         if what is not None:
             raise UserError(Problem(what, "profile").render_alone())
 
 
 @cache
 def _beginnings(code: CodeType) -> frozenset[int]:
-    """Return the offsets at which a call begins to run, or a generator goes on."""
+    """Return the offsets at which a call begins or a generator resumes."""
     instructions = code.co_code
     return frozenset(offset for offset in range(0, len(instructions), 2) if instructions[offset] == _RESUME)
 
@@ -187,7 +186,7 @@ def _frame(code: CodeType) -> Frame:
 
 @cache
 def _imported_path(file: str) -> str:
-    """Return the path behind the longest folder of `sys.path`."""
+    """Return the path relative to the longest matching folder of `sys.path`."""
     folders = [folder.rstrip("/") + "/" for folder in sys.path if folder and file.startswith(folder.rstrip("/") + "/")]
     return file.removeprefix(max(folders, key=len, default=""))
 
@@ -198,14 +197,14 @@ _running: Sampler | None = None
 
 
 def start_in_actor(_: Any) -> None:
-    """Begin to sample this process; for `__ray_call__` of an actor."""
+    """Start sampling this process; for `__ray_call__` of an actor."""
     global _running
     _running = Sampler()
     _running.start()
 
 
 def stop_in_actor(_: Any) -> Samples | None:
-    """Return what was sampled since `start_in_actor`; None where this process is younger than that."""
+    """Return the samples since `start_in_actor`, or None if this process was started later."""
     global _running
     sampler, _running = _running, None
     return None if sampler is None else sampler.stop()

@@ -36,7 +36,7 @@ Rows = list[dict[str, Any]]
 
 
 def learning_curves(record: SweepRecord, groups: Sequence[SeedGroup]) -> Iterator[Block]:
-    """Yield the first objective large, then the others that change while a trial runs."""
+    """Yield a chart of the first objective, then of the other objectives that change during a trial."""
     for metric in record.objectives:
         figure = _curves_of(record, groups, metric)
         if figure is not None and (metric == record.metric or metric != TOTAL_S):
@@ -72,7 +72,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
             **({charts.OTHERS: [row for name in others for row in _rows(name, *estimated[name])]} if others else {}),
         },
         caption=_curves_caption(num_seeds, len(others), any(row["part"] == charts.DASHED for row in rows))
-        + (" Values are what a trial began with." if record.mutations else ""),
+        + (" Values are the initial values of a trial." if record.mutations else ""),
         title="" if len(record.objectives) == 1 else metric,
         height=380,
     )
@@ -89,7 +89,7 @@ def _estimated(
 
 
 def _rows(name: str, grid: np.ndarray, curve: CurveEstimate) -> Rows:
-    """Return a point for each place where a seed has been; the dashed part begins where the full one ends."""
+    """Return one point per x that a seed has reached; the dashed part begins where the full one ends."""
     rows: Rows = []
     is_marked = len(grid) <= _FEW_POINTS
     most = int(curve.num.max())
@@ -108,22 +108,22 @@ def _curves_caption(num_seeds: Sequence[int], num_others: int, is_dashed: bool) 
     fewest, most = min(num_seeds), max(num_seeds)
     seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
     if most == 1:
-        texts = ["One line for each trial, the best one first."]
+        texts = ["One line per trial, best first."]
     else:
-        texts = [f"One line for each combination, the best one first: the inter-quartile mean over its {seeds} seeds."]
+        texts = [f"One line per combination, best first: the inter-quartile mean over its {seeds} seeds."]
     if most > 2:
         texts.append("The band is its 95 % bootstrap confidence interval.")
     elif most == 2:
         texts.append("Two seeds are too few for a confidence interval.")
     if is_dashed:
-        texts.append("Dashed: some of its seeds had ended already.")
+        texts.append("Dashed: some of its seeds had already ended.")
     if num_others:
-        texts.append(f"In grey the other {num_others}.")
-    return " ".join([*texts, "A click on the legend shows one alone."])
+        texts.append(f"The other {num_others} are grey.")
+    return " ".join([*texts, "Click on the legend to show a single line."])
 
 
 def population(record: SweepRecord) -> Iterator[Block]:
-    """Yield how each changed value went over time, and a row for each change; nothing where there is none."""
+    """Yield the changed values over time and a table of changes, if the sweep has a population."""
     if not record.mutations:
         return
     mutations = record.mutations
@@ -134,7 +134,7 @@ def population(record: SweepRecord) -> Iterator[Block]:
         if figure is not None:
             yield figure
     yield Table(
-        ["env steps", "trial", "went on from", *names.values()],
+        ["env steps", "trial", "continued from", *names.values()],
         [
             [
                 count_cell(mutation.num_env_steps),
@@ -145,7 +145,7 @@ def population(record: SweepRecord) -> Iterator[Block]:
             for mutation in record.mutations
         ],
     )
-    yield Text("A trial that goes on from another one takes over its module and tries other values.")
+    yield Text("A trial that continues from another trial copies its module and tries other values.")
 
 
 def _change_text(before: Value | None, after: Value | None) -> str:
@@ -155,7 +155,7 @@ def _change_text(before: Value | None, after: Value | None) -> str:
 
 
 def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
-    """Return a step line for each trial; None for values that are no numbers."""
+    """Return one step line per trial, or None if the values are not numbers."""
     rows: Rows = []
     for trial in sorted(record.trials, key=lambda trial: trial.number):
         steps = list(_steps_of(record, trial, key))
@@ -192,7 +192,7 @@ def _steps_of(record: SweepRecord, trial: Trial, key: str) -> Iterator[tuple[int
 
 
 def values_and_objective(record: SweepRecord) -> Iterator[Block]:
-    """Yield all searched keys at once, then the objective by each of them."""
+    """Yield a chart of all searched keys, then the objective over each of them."""
     reached = _reached(record)
     if not reached or not record.keys:
         return
@@ -207,7 +207,7 @@ def values_and_objective(record: SweepRecord) -> Iterator[Block]:
 
 
 def _reached(record: SweepRecord) -> list[tuple[Trial, float]]:
-    """Return trials with their value of the objective, the best one last, so that it is drawn above the others."""
+    """Return trials with their objective, best last, so that it is drawn on top."""
     values = [(trial, as_number(trial.result.get(record.metric))) for trial in reversed(record.trials)]
     return [(trial, value) for trial, value in values if value is not None]
 
@@ -234,7 +234,7 @@ def _parallel_coordinates(
         name="parallel_coordinates",
         chart=charts.parallel_coordinates(tuple(axis.title for axis in all_axes), record.metric, record.mode),
         points={charts.POINTS: rows, charts.TICKS: ticks},
-        caption=f"A line for each trial through its values to what it reached; hovering brings one out.{missing}",
+        caption=f"One line per trial, through its values to its objective. Hover to highlight a trial.{missing}",
         height=360,
     )
 
@@ -263,13 +263,13 @@ def _against_objective(record: SweepRecord, key: str, axis: Axis, reached: Seque
 
 
 def pareto(record: SweepRecord) -> Iterator[Block]:
-    """Yield what several objectives allow together; nothing for one objective."""
+    """Yield the trade-off between several objectives."""
     front = pareto_front(record.trials, record.objectives)
     if len(record.objectives) < 2 or not front:
         return
     first, second, *others = record.objectives
     rows: Rows = []
-    # In the plane of the first two objectives: with more of them, others are on the front as well.
+    # Points are marked in the plane of the first two objectives; with more objectives, the front has additional trials.
     marked = {
         trial.number
         for trial in pareto_front(record.trials, {name: record.objectives[name] for name in (first, second)})
@@ -280,12 +280,12 @@ def pareto(record: SweepRecord) -> Iterator[Block]:
             shared = {"trial": trial.number, "values": trial.values_text, "marked": trial.number in marked}
             rows.append({"x": plain(x), "y": plain(y), **shared})
     modes = record.objectives
-    more = f" of these two, of {len(record.objectives)} objectives" if others else ""
+    more = f" of these two among {len(record.objectives)} objectives" if others else ""
     yield Figure(
         name="pareto_front",
         chart=charts.scatter(f"{second} ({modes[second]})", f"{first} ({modes[first]})", is_small=False),
         points={charts.POINTS: rows},
-        caption=f"A point for each trial; marked is the front{more}: none is as good in both and better in one.",
+        caption=f"One point per trial. The front{more} is marked: no trial is as good in both and better in one.",
         height=320,
     )
     columns = ["trial", *map(last_part, record.objectives), *short_names(record.keys).values(), *seed_column(record)]
@@ -300,4 +300,4 @@ def pareto(record: SweepRecord) -> Iterator[Block]:
             for trial in front
         ],
     )
-    yield Text("Trials that no other one dominates in all objectives.")
+    yield Text("Trials that no other trial dominates in all objectives.")

@@ -1,4 +1,4 @@
-"""The page of a sweep and its tables: its best trial, estimates over seeds, all trials, the searched keys."""
+"""Page of a sweep with its tables: best trial, estimates over seeds, all trials, search space."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runner.tracking.known_run import python_command
 
 
 def best_trial(record: SweepRecord) -> Iterator[Block]:
-    """Yield the best trial: its values, what it reached, and what to type to go on with it."""
+    """Yield the best trial: its values, its results, and commands to continue or use it."""
     best = record.best
     if best is None:
         yield Text(f"No trial has a value of {record.metric} yet.")
@@ -50,7 +50,7 @@ def best_trial(record: SweepRecord) -> Iterator[Block]:
 
 
 def _values_over_time(record: SweepRecord, trial: Trial) -> dict[str, str]:
-    """Return what a trial began with, and what it went on with, by key."""
+    """Return the initial and later values of a trial by key."""
     values = {key: [str(value)] for key, value in trial.combination.items()}
     for mutation in record.mutations_of(trial):
         for key, value in mutation.after.items():
@@ -61,17 +61,17 @@ def _values_over_time(record: SweepRecord, trial: Trial) -> dict[str, str]:
 
 def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
     run_dir, python = record.run_dir(trial), python_command()
-    yield f"# go on with it\n{resume_command(run_dir)}"
+    yield f"# resume it\n{resume_command(run_dir)}"
     yield f"# evaluate it\n{python} -m runner evaluate {shlex.quote(str(run_dir))}"
     tuned = shlex.quote(f"conf/experiment/{record.experiment or 'experiment'}_tuned.yaml")
     folder = shlex.quote(str(record.path))
     yield f"# an experiment file with the best values\n{python} -m runner sweep best {folder} --emit {tuned}"
-    if not record.mutations_of(trial):  # values that changed on the way are no overrides
+    if not record.mutations_of(trial):  # values that changed during the trial cannot be overrides
         yield f"# train it alone\n{python} -m runner {shlex.join([*record.arguments, *trial.overrides])}"
 
 
 def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) -> Iterator[Block]:
-    """Yield estimates of each combination, the best first; nothing where each has one seed only."""
+    """Yield estimates of each combination, best first, unless all of them have a single seed."""
     if not any(reached.num > 1 for _, reached in groups):
         return
     names = short_names(record.keys)
@@ -92,18 +92,18 @@ def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]
         rows.append(row)
     yield Table(columns, rows)
     yield Text(
-        "Of the last values of each trial. IQM, the inter-quartile mean, leaves out the lowest and the highest "
+        "Computed from the last values of each trial. IQM, the inter-quartile mean, leaves out the lowest and highest "
         "quarter. The interval is the 95 % percentile bootstrap interval of the IQM; it needs three seeds."
     )
 
 
 def all_trials(record: SweepRecord) -> Iterator[Block]:
-    """Yield a row for each trial, the best first."""
+    """Yield one row per trial, best first."""
     if not record.trials:
-        yield Text("There are none yet.")
+        yield Text("There are no trials yet.")
         return
     columns = ["trial", "status", *map(last_part, record.objectives), "env steps", "time"]
-    columns += [*short_names(record.keys).values(), *seed_column(record), "ended because"]
+    columns += [*short_names(record.keys).values(), *seed_column(record), "end reason"]
     yield Table(columns, [_trial_row(record, trial) for trial in record.trials])
 
 
@@ -120,7 +120,7 @@ def _trial_row(record: SweepRecord, trial: Trial) -> list[Cell]:
 
 
 def failed_trials(record: SweepRecord) -> Iterator[Block]:
-    """Yield why each of them failed; nothing where none did."""
+    """Yield the reason of each failed trial."""
     for trial in sorted(record.trials, key=lambda trial: trial.number):
         if trial.status == "failed":
             tries = f", {trial.num_failures} times" if trial.num_failures > 1 else ""
@@ -129,11 +129,11 @@ def failed_trials(record: SweepRecord) -> Iterator[Block]:
 
 
 def search_space(record: SweepRecord) -> Iterator[Block]:
-    """Yield what was tried, and what all trials have."""
+    """Yield the searched values and the common overrides."""
     space = record.searched["space"]
     rows = [[Cell(key), Cell(_domain_text(domain))] for key, domain in space.items()]
     yield Table(["key", "values"], rows, is_sortable=False)
-    yield Text("The same for all trials:")
+    yield Text("Common to all trials:")
     yield Code("\n".join(record.searched["overrides"]) or "(nothing)")
 
 
@@ -141,8 +141,8 @@ def _domain_text(domain: Any) -> str:
     if not isinstance(domain, dict):
         return ", ".join(map(str, domain))
     start, end = domain["interval"]
-    kind = "whole numbers" if domain.get("int") else "numbers"
-    return f"{kind} from {start:g} to {end:g}{', by logarithm' if domain.get('log') else ''}"
+    kind = "integers" if domain.get("int") else "numbers"
+    return f"{kind} from {start:g} to {end:g}{', log scale' if domain.get('log') else ''}"
 
 
 def _status_text(trial: Trial) -> str:
@@ -153,7 +153,7 @@ _STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "waiting
 
 
 def sweep_page(record: SweepRecord) -> Page:
-    """Return what is known of a sweep."""
+    """Return the page of a sweep."""
     groups = record.ranking.estimates()
     counts = Counter[str](trial.status for trial in record.trials)
     sections = [
@@ -165,7 +165,7 @@ def sweep_page(record: SweepRecord) -> Page:
         Section("Best trial", list(best_trial(record))),
         Section("Trials", list(all_trials(record))),
         Section("Failed trials", list(failed_trials(record))),
-        Section("What was searched", list(search_space(record))),
+        Section("Search space", list(search_space(record))),
     ]
     return Page(
         kind="sweep",
@@ -195,13 +195,13 @@ def _facts(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) ->
         reached = groups[0][1]
         note = f"IQM of {reached.num} seeds, {interval_text(reached)}" if reached.num > 2 else "mean of 2 seeds"
         facts.append(Fact("Best combination", number_text(reached.iqm), note))
-    at_once = seconds / record.duration_s if record.duration_s > 0 else 0.0
+    num_parallel = seconds / record.duration_s if record.duration_s > 0 else 0.0
     return [
         *facts,
         Fact("Trials", str(num_trials), f"{len(groups)} combinations"),
-        Fact("Env steps", large_text(total(record, ENV_STEPS)), "of all trials"),
+        Fact("Env steps", large_text(total(record, ENV_STEPS)), "over all trials"),
         Fact("Training time", duration_text(seconds), "sum over trials"),
-        Fact("Wall clock", duration_text(record.duration_s), f"{at_once:.1f} trials at once, pauses included"),
+        Fact("Wall clock", duration_text(record.duration_s), f"{num_parallel:.1f} parallel trials, including pauses"),
     ]
 
 

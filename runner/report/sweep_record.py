@@ -1,4 +1,4 @@
-"""What is known of a sweep, and how its pages show trials, values and metrics."""
+"""Data of a sweep, and the formatting of trials, values and metrics on its pages."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from runner.tracking.series import Column, read_columns
 
 
 def number_cell(value: object) -> Cell:
-    """Return a number with four digits."""
+    """Return a cell with a number of four digits."""
     return Cell(number_text(value), finite_number(value))
 
 
 def count_cell(value: object) -> Cell:
-    """Return a whole number."""
+    """Return a cell with an integer."""
     return Cell(count_text(value), finite_number(value))
 
 
 def duration_cell(seconds: object) -> Cell:
-    """Return a duration as hours, minutes, seconds."""
+    """Return a cell with a duration in hours, minutes and seconds."""
     number = finite_number(seconds)
     return Cell("-" if number is None else duration_text(number), number)
 
 
 def text_cell(text: str) -> Cell:
-    """Return text as it is."""
+    """Return a cell with text."""
     return Cell(text, text or None)
 
 
 def value_cell(value: object) -> Cell:
-    """Return the value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
+    """Return a cell with the value of a key, sorted as a number if possible. Floats have four digits."""
     if value is None:
         return Cell("-")
     number = as_number(value)
@@ -51,7 +51,7 @@ def value_cell(value: object) -> Cell:
 
 
 def as_number(value: object) -> float | None:
-    """Return a number, also where it stands as text; None for all else."""
+    """Return the number, also if it is given as text; None for other values."""
     if isinstance(value, str):
         try:
             return finite_number(float(value))
@@ -66,14 +66,14 @@ _LONGEST_TEXT = 28
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of a key, or of a metric.
+    """Axis for the values of a key or a metric.
 
     Attributes:
-        title: what stands at it.
-        start, end: the numbers at its ends; logarithms for `is_log`.
-        is_log: equal factors are equally far apart.
-        is_integer: whole numbers only.
-        categories: values as text, evenly apart; None where they are numbers.
+        title: title of the axis.
+        start, end: numbers at its ends; logarithms if `is_log` is set.
+        is_log: whether equal factors have equal distances.
+        is_integer: whether only integers occur.
+        categories: values as evenly spaced text, or None for numbers.
     """
 
     title: str
@@ -88,9 +88,9 @@ class Axis:
         """Return the axis of a searched key.
 
         Args:
-            title: what stands at it.
-            domain: what is searched, as in sweep.json; None where that is not known.
-            values: what trials have.
+            title: title of the axis.
+            domain: search space as in sweep.json, or None if it is unknown.
+            values: values of the trials.
         """
         tried = [value for value in values if value is not None]
         if isinstance(domain, dict) and "interval" in domain:
@@ -104,11 +104,11 @@ class Axis:
 
     @classmethod
     def of_metric(cls, title: str, numbers: Sequence[float]) -> Axis:
-        """Return the axis of a metric; there is at least one number."""
+        """Return the axis of a metric with at least one number."""
         return cls(title, min(numbers), max(numbers))
 
     def position(self, value: Value) -> float | None:
-        """Return a position from 0 to 1; None for what does not lie on the axis."""
+        """Return a position from 0 to 1, or None if the value is not on the axis."""
         if self.categories is not None:
             text = str(value)
             if text not in self.categories:
@@ -121,7 +121,7 @@ class Axis:
         return 0.5 if self.end == self.start else (place - self.start) / (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return positions with their texts."""
+        """Return positions with their labels."""
         if self.categories is not None:
             step = 1 + len(self.categories) // 24
             return [(self.position(text) or 0.0, shorten(text)) for text in self.categories[::step]]
@@ -143,17 +143,17 @@ class Axis:
 
 
 def shorten(text: str, length: int = _LONGEST_TEXT) -> str:
-    """Return the text, cut where it is longer."""
+    """Truncate a long text."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def value_label(value: Value) -> str:
-    """Return a value for a label."""
+    """Return a value as label."""
     return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each key where no other key ends in it too, else the key."""
+    """Return the last part of each key, or the entire key if the part is ambiguous."""
     lasts = [key.lstrip("+").rpartition(".")[2] for key in keys]
     return {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
 
@@ -171,7 +171,7 @@ _TRIALS_FILE = "trials.jsonl"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A trial of a population that went on from another one with other values."""
+    """A trial of a population that continued from another trial with other values."""
 
     trial: int
     donor: int
@@ -182,17 +182,17 @@ class Mutation:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A sweep as it stands.
+    """State of a sweep.
 
     Attributes:
-        path: its folder.
-        experiment, objectives, searched, arguments: as of `SweepFolder`.
-        ranking: its trials, best first; unfinished ones have the metrics of their last iteration.
-        columns: of each trial by number: the objectives, env steps and iterations.
-        keys: what is searched, without the seed.
-        duration_s: from the start of the first trial to the last change of one.
-        mutations: in their order.
-        is_running: whether a process has it.
+        path: folder of the sweep.
+        experiment, objectives, searched, arguments: see `SweepFolder`.
+        ranking: trials, best first. Unfinished ones have the metrics of their last iteration.
+        columns: number of a trial -> its columns of objectives, env steps and iterations.
+        keys: searched keys, without the seed.
+        duration_s: seconds from the start of the first trial to the last change of a trial.
+        mutations: mutations in order.
+        is_running: whether a process has locked the folder.
     """
 
     path: Path
@@ -208,17 +208,17 @@ class SweepRecord:
     is_running: bool = False
 
     def run_dir(self, trial: Trial) -> Path:
-        """Return where a trial writes."""
+        """Return the run dir of a trial."""
         return self.path / str(trial.number)
 
     @property
     def metric(self) -> str:
-        """The objective that counts."""
+        """Main objective."""
         return next(iter(self.objectives))
 
     @property
     def mode(self) -> str:
-        """Whether its highest or lowest value is best: max or min."""
+        """Direction of the main objective: max or min."""
         return self.objectives[self.metric]
 
     @property
@@ -228,22 +228,22 @@ class SweepRecord:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial; None while no trial has a value."""
+        """Best trial, or None if no trial has a value."""
         return self.ranking.best
 
     def mutations_of(self, trial: Trial) -> list[Mutation]:
-        """Return what it went on with, in order."""
+        """Return the mutations of a trial in order."""
         return [mutation for mutation in self.mutations if mutation.trial == trial.number]
 
 
 def read_sweep(
     folder: SweepFolder, columns_of: Callable[[Path, Sequence[str]], Mapping[str, Column]] = read_columns
 ) -> SweepRecord:
-    """Return everything that a page of it shows.
+    """Read the data of a sweep.
 
     Args:
-        folder: of the sweep.
-        columns_of: gives `read_columns` of a run dir.
+        folder: folder of the sweep.
+        columns_of: replaces `read_columns`.
     """
     trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
     columns = {trial.number: columns_of(folder.run_dir(trial), metrics) for trial in trials}
@@ -275,17 +275,18 @@ def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
             after=dict(row["after"]),
         )
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        problem = Problem(f"a line of mutations.jsonl is no mutation: {type(error).__name__} {error!s:.100}", str(path))
+        what = f"a line of mutations.jsonl is not a valid mutation: {type(error).__name__} {error!s:.100}"
+        problem = Problem(what, str(path))
         raise UserError(problem.render_alone()) from error
 
 
 def total(record: SweepRecord, metric: str) -> float:
-    """Return the sum over trials; trials that do not know it count nothing."""
+    """Return the sum over all trials that have the metric."""
     return sum(float(trial.result.get(metric) or 0.0) for trial in record.trials)
 
 
 def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
-    """Return a name for each group, made of what it tries; with its first trial where two differ in what is cut off."""
+    """Return a label for each group from its values; duplicates after truncation also name their first trial."""
     names = short_names(record.keys)
     labels: list[str] = []
     for group in groups:
@@ -296,7 +297,7 @@ def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def short_values_text(record: SweepRecord, trial: Trial) -> str:
-    """Return what a trial tries, in few words, without its seed."""
+    """Return a short text of a trial's values, without its seed."""
     names = short_names(record.keys)
     return ", ".join(f"{names[key]} {value_label(trial.values[key])}" for key in record.keys if key in trial.values)
 
@@ -307,7 +308,7 @@ def last_part(name: str) -> str:
 
 
 def large_text(number: float) -> str:
-    """Return at most four digits."""
+    """Return the number with three digits and a unit."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -315,16 +316,16 @@ def large_text(number: float) -> str:
 
 
 def value_cells(record: SweepRecord, trial: Trial) -> list[Cell]:
-    """Return what a trial runs with: a cell for each searched key, and one for the seed where there are seeds."""
+    """Return one cell per searched key, and one for the seed if trials have seeds."""
     keys = [*record.keys, *seed_column(record)]
     return [value_cell(trial.values.get(key)) for key in keys]
 
 
 def seed_column(record: SweepRecord) -> list[str]:
-    """Return the column of the seed; none where it is the same for all."""
+    """Return the column of the seed, if trials have seeds."""
     return [SEED] if any(SEED in trial.combination for trial in record.trials) else []
 
 
 def interval_text(reached: Estimate) -> str:
-    """Return both ends; "-" with fewer than three seeds."""
+    """Return both ends of the interval, or "-" with fewer than three seeds."""
     return "-" if reached.num < FEWEST_VALUES else f"{number_text(reached.low)} to {number_text(reached.high)}"

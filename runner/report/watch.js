@@ -1,5 +1,5 @@
 "use strict";
-// Follows a run or a sweep: asks the server what is new, changes that, and leaves everything else where it is.
+// Follows a run or a sweep: requests changes from the server, applies them, and leaves everything else unchanged.
 
 const POLL_MS = 1000;
 const PATIENCE_MS = 60000;
@@ -8,8 +8,8 @@ live.id = "live";
 live.role = "status";
 document.body.prepend(live);
 
-let tag = ""; // of the content that is shown; "" until all of it is
-let shown = new Map(); // id of an element -> its HTML as it came
+let tag = ""; // tag of the shown content; "" until all of it is shown
+let shown = new Map(); // id of an element -> its HTML as received
 let lastChange = "";
 let isGoingOn = false;
 
@@ -24,11 +24,11 @@ function sayState() {
   if (isGoingOn) {
     say("following", `Following. Last change at ${lastChange}.`);
   } else {
-    say("over", `No process is at work. Last change at ${lastChange}; if it goes on, so does this page.`);
+    say("over", `No process is running. Last change at ${lastChange}. This page updates if the run resumes.`);
   }
 }
 
-// Makes the children of an element those of another one; each has an id.
+// Replaces the children of an element by those of another one; each has an id.
 function replaceChildren(parent, fresh, changed) {
   const kept = new Set([...fresh.children].map((node) => node.id));
   for (const node of [...parent.children]) {
@@ -45,7 +45,7 @@ function replaceChildren(parent, fresh, changed) {
   }
 }
 
-// Returns the element that stands for the new one from now on.
+// Returns the element that replaces the old one.
 function merge(before, next, changed) {
   if (!changed.has(next.id)) {
     return before;
@@ -88,14 +88,14 @@ async function fetchVideo(file) {
   return reply.blob();
 }
 
-// Says below a video why it is not shown; "": it is.
+// Shows below a video why it cannot be played; "" removes the note.
 function sayBelow(video, problem) {
   const caption = video.closest("figure").querySelector("figcaption");
   const note = caption.querySelector("span") ?? caption.appendChild(document.createElement("span"));
   note.textContent = problem;
 }
 
-// A video goes on until the new one has come whole; then that one plays, if the old one did.
+// A video keeps playing until the new one is complete, which then starts if the old one was playing.
 async function load(video) {
   const file = video.dataset.file;
   if (video.dataset.loaded === file) {
@@ -105,7 +105,7 @@ async function load(video) {
   try {
     content = await fetchVideo(file);
   } catch (error) {
-    sayBelow(video, ` ${file} is not shown: ${error.message}`);
+    sayBelow(video, ` ${file} cannot be shown: ${error.message}`);
     return;
   }
   const [wasPlaying, before] = [!video.paused, video.src];
@@ -114,7 +114,7 @@ async function load(video) {
   URL.revokeObjectURL(before);
   sayBelow(video, "");
   if (wasPlaying) {
-    video.play().catch(() => {}); // the browser may refuse it: the reader can start it
+    video.play().catch(() => {}); // the browser may block it; the reader can start it
   }
 }
 
@@ -123,7 +123,7 @@ function isSameChart(one, other) {
   return definition(one) === definition(other);
 }
 
-// A chart of the same definition takes in its points: what the reader has chosen in it stays chosen.
+// If only the data of a chart changed, it is updated in place and keeps the reader's selection.
 async function refreshChart(key, spec) {
   const [before, view] = [charts.specs[key], drawn.get(key)?.view];
   if (!view || !before || !isSameChart(before, spec)) {
@@ -146,7 +146,7 @@ async function show(content) {
   }
   const now = new Map([...fresh.querySelectorAll("[id]")].map((node) => [node.id, node.outerHTML]));
   const changed = new Set([...now.keys()].filter((id) => shown.get(id) !== now.get(id)));
-  shown = new Map(); // where this fails, all of the next content counts as changed
+  shown = new Map(); // after an error here, all of the next content counts as changed
   replaceChildren(document.querySelector("main"), fresh, changed);
   shown = now;
   for (const key of Object.keys(charts.specs)) {
@@ -164,7 +164,7 @@ async function show(content) {
   lastChange = new Date().toLocaleTimeString();
 }
 
-// Returns what the server has, with its tag; null: nothing new.
+// Returns the new content with its tag, or null if nothing has changed.
 async function askServer() {
   const headers = tag ? { "If-None-Match": tag } : {};
   const reply = await fetch("update", { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
@@ -183,7 +183,7 @@ async function refresh() {
     content = await askServer();
   } catch (error) {
     const since = lastChange ? ` The last change was at ${lastChange}.` : "";
-    say("lost", `The server has ended or does not answer: this page no longer updates.${since}`);
+    say("lost", `The server has ended or is not responding. This page no longer updates.${since}`);
     console.warn(error);
     return;
   }
@@ -192,7 +192,7 @@ async function refresh() {
     return;
   }
   if (content) {
-    tag = ""; // where drawing fails, all is asked for again
+    tag = ""; // after an error while drawing, everything is requested again
     await show(content);
     tag = content.tag;
   }
@@ -208,7 +208,7 @@ async function follow() {
         await refresh();
       }
     } catch (error) {
-      say("lost", `This page cannot show what has changed: ${error}`);
+      say("lost", `This page cannot show the changes: ${error}`);
       console.error(error);
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));

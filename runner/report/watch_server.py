@@ -1,4 +1,4 @@
-"""Serves a page that follows a growing folder of a run or a sweep, to browsers of this machine."""
+"""Serve a live page of the folder of a run or a sweep to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ from runner.sweep.trials import SweepFolder
 from runner.tracking.series import Column, GrowingColumns, follow_columns
 
 VIDEOS = "videos"
-# Of a run and of a sweep: what changes while they go on.
+# Files of a run or a sweep that change while it is running.
 _FILES = (
     *("progress.jsonl", "result.json", "environment.json", f"{VIDEOS}/*.mp4"),
     *("sweep.json", "trials.jsonl", "mutations.jsonl", "*/progress.jsonl"),
 )
-# Seconds of pause for each second of rendering: training shares the machine.
+# Pause in seconds per second of rendering, because the training shares the machine.
 _PAUSE_PER_WORK, _LONGEST_PAUSE_S = 5.0, 15.0
 
 
 class Followed(Protocol):
-    """What a folder holds."""
+    """Content of a folder."""
 
     def page(self) -> Page:
-        """Return the page as of now. Of a progress.jsonl it reads what is new.
+        """Return the current page. Only new lines of a progress.jsonl are read.
 
         Raises:
-            RunnerError, OSError: it cannot be read.
+            RunnerError, OSError: the folder cannot be read.
         """
 
 
 class FollowedRun:
-    """A run dir; its videos are files beside the page."""
+    """A run dir; the page refers to its videos by URL."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._columns = follow_columns(run_dir)
 
     def page(self) -> Page:
-        """Return the page as of now."""
+        """Return the current page."""
         if not self._run_dir.is_dir():
-            raise FileNotFoundError(f"{self._run_dir} is not there any more")
+            raise FileNotFoundError(f"{self._run_dir} no longer exists")
         return run_page(read_run(self._run_dir, self._columns.read()), lambda file: f"{VIDEOS}/{file.name}")
 
 
 class FollowedSweep:
-    """The folder of a sweep."""
+    """Folder of a sweep."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._followed: dict[tuple[Path, tuple[str, ...]], GrowingColumns] = {}
 
     def page(self) -> Page:
-        """Return the page as of now."""
+        """Return the current page."""
         return sweep_page(read_sweep(SweepFolder.open(self._folder, newest_of=self._newest_of), self._columns_of))
 
     def _follow(self, run_dir: Path, metrics: Sequence[str]) -> GrowingColumns:
@@ -95,18 +95,18 @@ class FollowedSweep:
 
 @dataclass(frozen=True)
 class Update:
-    """A page as JSON, and a tag that is another one for another page."""
+    """A page as JSON, and a tag that changes with it."""
 
     tag: str
     body: bytes
 
 
 class FollowedFolder:
-    """Renders a folder when its files have changed, whoever asks; may be asked by several threads.
+    """Renders a folder when its files have changed, for any number of readers. Thread-safe.
 
     Args:
-        folder: of the run or the sweep.
-        followed: what it holds.
+        folder: folder of the run or the sweep.
+        followed: content of the folder.
     """
 
     def __init__(self, folder: Path, followed: Followed) -> None:
@@ -114,13 +114,13 @@ class FollowedFolder:
         self._followed = followed
         self._lock = threading.Lock()
         self._state: object = None
-        self._next_s = 0.0  # by the monotonic clock: not before that
+        self._next_s = 0.0  # earliest time of the next rendering, by the monotonic clock
         self._update = Update("", b"")
 
     def update(self) -> Update:
-        """Return the page as of now, or as of some seconds ago where rendering takes long.
+        """Return the current page. If rendering is slow, it may be some seconds old.
 
-        The JSON has `html`, `specs`, `title`, `is_going_on`, or only `problem`: why there is no page.
+        The JSON has `html`, `specs`, `title`, `is_going_on`; or only `problem`, the reason why there is no page.
         """
         with self._lock:
             started_s = time.monotonic()
@@ -135,11 +135,11 @@ class FollowedFolder:
             return self._update
 
     def find_video(self, name: str) -> Path | None:
-        """Return a video of the run; None where it has none of this name."""
+        """Return a video of the run, or None if it does not exist."""
         return next((file for file in find_videos(self._folder / VIDEOS) if file.name == name), None)
 
     def _read_state(self) -> object:
-        """Return something that is equal as long as nothing has changed."""
+        """Return a value that is equal as long as the files have not changed."""
         files = sorted(file for pattern in _FILES for file in self._folder.glob(pattern))
         return owner_of(self._folder), [(file, status.st_mtime_ns, status.st_size) for file, status in _stat(files)]
 
@@ -151,9 +151,9 @@ class FollowedFolder:
             body = json.dumps({**known, "title": f"{page.title} - {page.kind}"}, allow_nan=False).encode()
         except (RunnerError, OSError) as error:
             body = _problem(str(error))
-        except Exception as error:  # a mistake in the report itself: the page tells it, and may get over it
-            what = f"The page cannot be made: {type(error).__name__}: {error}."
-            body = _problem(f"{what} `python -m runner report {self._folder}` shows where in the code.")
+        except Exception as error:  # a bug in the report; the page shows it and may recover
+            what = f"The page cannot be created: {type(error).__name__}: {error}."
+            body = _problem(f"{what} `python -m runner report {self._folder}` shows the stack trace.")
         return Update(f'"{hashlib.sha256(body).hexdigest()}"', body)
 
 
@@ -163,13 +163,13 @@ def _problem(text: str) -> bytes:
 
 def _stat(files: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
     for file in files:
-        with suppress(OSError):  # gone by now
+        with suppress(OSError):  # deleted meanwhile
             yield file, file.stat()
 
 
 ADDRESS = "127.0.0.1"
-# Names of this machine, with any port: a tunnel may end at another one. A foreign web page whose name leads here (DNS
-# rebinding) has its own name in `Host`.
+# Names of this machine, with any port because of tunnels. A foreign web page that resolves to this machine (DNS
+# rebinding) sends a different name in `Host`.
 _HOST = re.compile(rf"({re.escape(ADDRESS)}|localhost)(:[0-9]+)?")
 _SOURCES = "connect-src 'self'; media-src blob:"
 _HEADERS = {
@@ -187,11 +187,11 @@ class WatchServer(socketserver.ThreadingTCPServer):
     """Answers `/`, `/update` and `/videos/NAME`, and nothing else.
 
     Args:
-        followed: what the page shows.
-        port: of 127.0.0.1; 0: a free one.
+        followed: folder to show.
+        port: port of 127.0.0.1, or 0 for any free port.
 
     Raises:
-        OSError: the port is taken, or may not be used.
+        OSError: the port is in use, or may not be used.
     """
 
     allow_reuse_address = True
@@ -201,12 +201,12 @@ class WatchServer(socketserver.ThreadingTCPServer):
         super().__init__((ADDRESS, port), _Handler)
         self.timeout = _POLL_S
         self.followed = followed
-        # The page is there at once, and asks for what is in it: reading a long run takes seconds.
+        # The empty page is available immediately and then requests its content, as reading a long run takes seconds.
         self.document = render_document("runner", Content("", {}), [PAGE_SCRIPT, _WATCH_SCRIPT], _SOURCES).encode()
 
     @property
     def url(self) -> str:
-        """The page's address."""
+        """URL of the page."""
         return f"http://{ADDRESS}:{self.server_address[1]}/"
 
     def serve_until_interrupted(self) -> None:
@@ -216,7 +216,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
                 self.handle_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the stack trace of an error; nothing where the browser has gone: tabs are closed at any time."""
+        """Print the stack trace of an error, except for connections closed by the browser."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -227,9 +227,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds without a request, after which a connection is closed
 
     def do_GET(self) -> None:
-        """Answer one request."""
+        """Answer a request."""
         if not _HOST.fullmatch(self.headers.get("Host", "")):
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"the page is for browsers of this machine")
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is only available to browsers on this machine")
             return
         try:
             path = urlsplit(self.path).path
@@ -273,4 +273,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Print no line for each request."""
+        """Do not log requests."""

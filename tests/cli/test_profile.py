@@ -28,7 +28,7 @@ def test_it_prints_a_table_and_writes_a_page(run_main: RunMain, tmp_path: Path) 
     *parts, whole = map(float, in_ms.replace(",", "").split()[1:])
     assert sum(parts) == pytest.approx(whole, abs=1.0)
     assert sum(float(text.rstrip("%")) for text in in_per_cent.split()[:-1]) == pytest.approx(100, abs=1.0)
-    first = 1 + lines.index("hottest functions, their own ms an iteration without what they call")
+    first = 1 + lines.index("hottest functions, own ms per iteration without calls")
     hot = lines[first : lines.index("", first)]
     assert 1 <= len(hot) <= 10  # fewer where few samples were taken
     assert all(re.search(r"\d%  driver  \S.*  \S+:\d+$", line) for line in hot)
@@ -82,7 +82,7 @@ def test_the_page_needs_no_network_and_draws_within_its_width(run_main: RunMain,
         (["experiment=ppo_cartpol"], "did you mean  ppo_cartpole"),
         (["outputs"], "outputs is no override\n   expected      python -m runner profile +experiment=NAME"),
         (["-m"], "unknown option -m"),
-        (["experiment=ppo_external_cartpole"], "profile serves no simulators"),
+        (["experiment=ppo_external_cartpole"], "profile does not support external simulators"),
     ],
 )
 def test_mistakes(arguments: list[str], told: str, run_main: RunMain, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     assert outcome.code == 0, outcome.err
     assert "old" in {row["player"] for row in json.loads((tmp_path / "other/league/standings.json").read_text())}
     assert run_main("report", "run", "--output", "page.html").code == 0
-    assert "who beats whom" in (tmp_path / "page.html").read_text()
+    assert "scores between players" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_is_evaluated_against_another_run_and_a_policy_file(

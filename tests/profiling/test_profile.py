@@ -158,7 +158,7 @@ def test_evaluation_runners_have_rows() -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_process_that_was_replaced_meanwhile_is_told() -> None:
     callback = "callbacks=[{_target_: tests.profiling.slow_parts.ReplacingRunner}]"
-    with pytest.raises(RunFailure, match="env runner 0 was lost and replaced while it was profiled"):
+    with pytest.raises(RunFailure, match="env runner 0 died and was replaced during the profile"):
         profile_of("ppo_cartpole", *REMOTE, callback)
 
 

@@ -52,8 +52,8 @@ def test_colours_say_the_category_and_are_quiet_where_there_are_several() -> Non
 
 def test_titles_tell_place_time_and_share() -> None:
     text = flame_graph(STACKS, 2, "driver")
-    assert "Loss.__call__ (runner/learners/ppo.py:44) · 1,000.00 ms an iteration, 50.0% · update<" in text
-    assert "train.&lt;locals&gt;.&lt;lambda&gt; (mine.py:3) · 2,000.00 ms an iteration, 100.0%<" in text
+    assert "Loss.__call__ (runner/learners/ppo.py:44) · 1,000.00 ms per iteration, 50.0% · update<" in text
+    assert "train.&lt;locals&gt;.&lt;lambda&gt; (mine.py:3) · 2,000.00 ms per iteration, 100.0%<" in text
 
 
 def test_what_is_too_narrow_to_be_seen_is_left_out() -> None:

@@ -83,7 +83,7 @@ def test_nothing_is_left_behind() -> None:
 def test_a_timer_of_others_is_left_alone() -> None:
     signal.setitimer(signal.ITIMER_REAL, 100.0)
     try:
-        with pytest.raises(UserError, match=r"the timer of this process is used already \(signal.setitimer"):
+        with pytest.raises(UserError, match=r"the timer of this process is already in use \(signal.setitimer"):
             Sampler().start()
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 90
     finally:

@@ -85,6 +85,6 @@ def test_curves_of_one_kind_have_short_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metrics", [["env_runners/episode_return_meen"], []])
 def test_a_metric_that_is_not_there_is_an_error(tmp_path: Path, metrics: list[str]) -> None:
     record = read_run(write_run(tmp_path / "run", LINES))
-    with pytest.raises(UserError, match="no such metric") as caught:
+    with pytest.raises(UserError, match="this run does not have this metric") as caught:
         record.curves(*metrics)
     assert METRIC in str(caught.value)

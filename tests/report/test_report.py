@@ -67,7 +67,7 @@ def test_a_sweep(everything: Path) -> None:
     titles = [section.title for section in page.sections]
     assert titles == [
         *("Learning curves", "Over seeds", "Values and objective", "Pareto front", "Population"),
-        *("Best trial", "Trials", "Failed trials", "What was searched"),
+        *("Best trial", "Trials", "Failed trials", "Search space"),
     ]
     facts = {fact.name: fact.value for fact in page.facts}
     lines = (everything / "trials.jsonl").read_text().splitlines()
@@ -77,7 +77,7 @@ def test_a_sweep(everything: Path) -> None:
     assert facts["Training time"] == "0:04:04"  # 12 x 5 s, 23 x 8 s; one could not begin
     assert "the arm has left its rail" in texts(page, "Failed trials")
     assert "0.001 → 0.002" in texts(page, "Population")
-    assert f"env.env_config={EVIL}" in texts(page, "What was searched")
+    assert f"env.env_config={EVIL}" in texts(page, "Search space")
 
 
 def test_curves_over_seeds(everything: Path) -> None:
@@ -93,7 +93,7 @@ def test_curves_over_seeds(everything: Path) -> None:
     assert all(row["low"] <= row["y"] <= row["high"] for row in full)
     assert dashed[-1]["low"] is None  # two seeds
     assert "Dashed" in figure.caption
-    assert "In grey the other 2" in figure.caption
+    assert "The other 2 are grey" in figure.caption
 
 
 def test_one_seed_has_no_band(tmp_path: Path) -> None:
@@ -252,9 +252,9 @@ def test_asynchronous_sampling(tmp_path: Path) -> None:
     found = {block.title: block.points["points"] for block in blocks(page, "Asynchrony") if isinstance(block, Figure)}
     assert {title: {row["series"] for row in rows} for title, rows in found.items()} == {
         "lag of the weights, in updates": {"mean", "max"},
-        "samples that wait for the learner": {""},
-        "seconds that env runners wait, together": {""},
-        "seconds in which nothing is updated": {""},
+        "samples waiting for the learner": {""},
+        "seconds that env runners wait, in total": {""},
+        "seconds without updates": {""},
         "items in the queue": {"fresh", "stale"},
     }
     elsewhere = {getattr(block, "title", "") for name in ("Episodes", "Other metrics") for block in blocks(page, name)}

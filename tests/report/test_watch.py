@@ -155,7 +155,7 @@ def test_a_folder_that_is_gone_is_told_and_may_come_back(tmp_path: Path) -> None
     with watched(run_dir) as server:
         assert "html" in update_of(server)
         run_dir.rename(tmp_path / "elsewhere")
-        assert "not there any more" in update_of(server)["problem"]
+        assert "no longer exists" in update_of(server)["problem"]
         (tmp_path / "elsewhere").rename(run_dir)
         assert len(points_of(update_of(server), CURVES)) == 1
 
@@ -177,7 +177,7 @@ def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
     with serving(FollowedFolder(run_dir, Broken(run_dir))) as server:
         for number in (2, 3):
             problem = update_of(server)["problem"]
-            assert problem.startswith("The page cannot be made: KeyError: 'lr'. `python -m runner report ")
+            assert problem.startswith("The page cannot be created: KeyError: 'lr'. `python -m runner report ")
             with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
                 log.append(progress_line(number))
     assert num_pages == 1

@@ -86,7 +86,7 @@ def test_it_follows_a_run_to_its_end_and_the_servers(
         )
         page.wait_for("document.querySelector('.badge').textContent === 'failed'")
         assert "the arm has left its rail" in page.evaluate("document.getElementById('Failure').innerText")
-        page.wait_for(f"{LIVE}.startsWith('No process is at work.')")
+        page.wait_for(f"{LIVE}.startsWith('No process is running.')")
         assert page.complaints == []
     serving.send_signal(signal.SIGINT)
     assert serving.wait(WAIT_S) == 130
@@ -147,7 +147,7 @@ def test_what_could_not_be_drawn_is_told_and_drawn_later(page: BrowserPage, tmp_
             number = num_points(page) + 1
             page.evaluate(f"globalThis.whole = {broken}, {broken} = () => {{ throw new Error('out of ink'); }}, 0")
             log.append(progress_line(number))
-            page.wait_for(f"{LIVE} === 'This page cannot show what has changed: Error: out of ink'")
+            page.wait_for(f"{LIVE} === 'This page cannot show the changes: Error: out of ink'")
             page.evaluate(f"{broken} = whole, 0")
             page.wait_for(f"{LIVE}.startsWith('Following.') && {IS_SHOWN}")
             assert page.evaluate(fact("Iterations")) == str(number)
@@ -169,7 +169,7 @@ def test_a_folder_that_is_gone_stays_told(page: BrowserPage, tmp_path: Path) -> 
         page.evaluate("new Promise((resolve) => setTimeout(resolve, 2.5 * POLL_MS))")
         assert page.evaluate("said.length") == 1
         (tmp_path / "elsewhere").rename(run_dir)
-        page.wait_for(f"{LIVE}.startsWith('No process is at work.')")
+        page.wait_for(f"{LIVE}.startsWith('No process is running.')")
         assert page.complaints == []
 
 
@@ -181,7 +181,7 @@ def test_a_video_that_failed_is_asked_for_again(page: BrowserPage, tmp_path: Pat
     caption, source = "document.querySelector('video + figcaption').textContent", "document.querySelector('video').src"
     with watched(run_dir) as server, held(run_dir):
         page.open(server.url)
-        page.wait_for(f"document.querySelector('video') && {caption}.includes('mp4 is not shown: ')")
+        page.wait_for(f"document.querySelector('video') && {caption}.includes('mp4 cannot be shown: ')")
         page.wait_for(f"{LIVE}.startsWith('Following.')")
         page.evaluate("""
             Object.defineProperty(HTMLMediaElement.prototype, "paused", { get: () => false });
@@ -190,4 +190,4 @@ def test_a_video_that_failed_is_asked_for_again(page: BrowserPage, tmp_path: Pat
         video.rmdir()
         video.write_bytes(b"pictures")
         page.wait_for(f"{source}.startsWith('blob:')")
-        page.wait_for(f"!{caption}.includes('not shown') && {LIVE}.startsWith('Following.')")
+        page.wait_for(f"!{caption}.includes('cannot be shown') && {LIVE}.startsWith('Following.')")
