@@ -1,4 +1,4 @@
-// CartPole as a simulator that steps itself and trains over RLlink; the server chooses each action.
+// CartPole as an external simulator that trains over RLlink; the server chooses each action.
 //
 //     python -m runner +experiment=ppo_external_cartpole_remote env.port=5556
 //     g++ -std=c++17 -O2 -o cartpole cartpole.cpp && ./cartpole --port 5556
@@ -13,9 +13,9 @@ namespace {
 
 const char* const usage =
     "usage: cartpole [--host HOST] [--port PORT] [--token TOKEN] [--episodes N] [--seed SEED]\n"
-    "  --episodes N  end after N episodes; 0, the default: when the run is over\n";
+    "  --episodes N  stop after N episodes; 0 (default) plays until the run is over\n";
 
-// Options as name -> value; every option has one.
+// Options as name -> value.
 std::map<std::string, std::string> parse_arguments(int count, char** arguments) {
   std::map<std::string, std::string> given{
       {"--host", "127.0.0.1"}, {"--port", "5556"}, {"--token", ""}, {"--episodes", "0"}, {"--seed", "0"}};
@@ -74,8 +74,8 @@ int main(int count, char** arguments) {
       return 0;
     }
     std::cerr << error.what() << std::endl;
-  } catch (const std::logic_error&) {  // of std::stoi
-    std::cerr << "--port, --episodes and --seed are numbers\n" << usage;
+  } catch (const std::logic_error&) {  // from std::stoi
+    std::cerr << "--port, --episodes and --seed must be numbers\n" << usage;
   }
   return 1;
 }

@@ -1,4 +1,4 @@
-// RLlink 1 client (docs/reference/rllink.md) in one header: C++17, POSIX sockets, nothing else.
+// RLlink 1 client (docs/reference/rllink.md) in one header: needs only C++17 and POSIX sockets.
 //
 //     rllink::Options options;
 //     options.port = 5556;
@@ -6,9 +6,9 @@
 //     rllink::Config config = client.get_config();
 //     rllink::Actions answer = client.get_actions({rllink::Observed::first("game-1", {0.1, 0.2})});
 //
-// Each method sends one request and waits for its answer. A broken connection is made again, with growing pauses, and
-// in the server's session the request without an answer is sent again; the server carries it out once. Every error is
-// an rllink::Error. A Client belongs to one thread; a process may have any number of them.
+// Each method sends one request and waits for its answer. If the connection breaks, the client reconnects with growing
+// pauses and, within the server's session, repeats the unanswered request; the server carries it out once. Every error
+// is an rllink::Error. A Client belongs to one thread; a process may use any number of clients.
 #pragma once
 
 #include <netdb.h>
@@ -43,18 +43,18 @@ namespace rllink {
 
 // An error answer of the server (section 7 of the specification), or one of this client:
 //   unreachable   no connection within Options::reconnect_s
-//   session_lost  connected again, but the server does not know our open episodes any more: begin them anew. Whether
-//                 the request was carried out is not known; it is not repeated
-//   bad_answer    the server sent what the specification does not have
-//   bad_value     a value that JSON cannot say, such as NaN
+//   session_lost  reconnected, but the server no longer knows the open episodes: restart them. It is not known whether
+//                 the request was carried out; it is not repeated
+//   bad_answer    the server sent something that the specification does not allow
+//   bad_value     a value that JSON cannot represent, such as NaN
 struct Error : std::runtime_error {
   Error(std::string code_, std::string message_, std::string path_ = "")
       : std::runtime_error(code_ + ": " + message_ + (path_.empty() ? "" : " at " + path_)),
         code(std::move(code_)), message(std::move(message_)), path(std::move(path_)) {}
   std::string code, message, path;
 
-  // Whether the server does not know an episode of get_actions (any more): begin it anew. A server that was killed and
-  // started again may know the session, but not the episodes of get_actions.
+  // Whether the server does not know an episode of get_actions: restart the episode. A restarted server may know the
+  // session, but not the episodes of get_actions.
   bool is_unknown_episode() const {
     return code == "session_lost" || code == "unknown_episode";
   }
@@ -98,7 +98,7 @@ class Json {
   const Array& items() const { return get<Array>("a list"); }
   const Object& members() const { return get<Object>("an object"); }
 
-  const Json* find(const std::string& key) const {  // nullptr if there is none
+  const Json* find(const std::string& key) const {  // nullptr if it is missing
     for (const auto& [name, value] : members())
       if (name == key) return &value;
     return nullptr;
@@ -170,7 +170,7 @@ inline void Json::write(std::string& out) const {
   else if (const auto* flag = std::get_if<bool>(&value_)) out += *flag ? "true" : "false";
   else if (const auto* integer = std::get_if<std::int64_t>(&value_)) out += std::to_string(*integer);
   else if (const auto* number = std::get_if<double>(&value_)) {
-    if (!std::isfinite(*number)) throw Error("bad_value", "a number that is not finite cannot be sent");
+    if (!std::isfinite(*number)) throw Error("bad_value", "cannot send a number that is not finite");
     out += detail::text_of(*number);
   } else if (const auto* string = std::get_if<std::string>(&value_)) write_string(out, *string);
   else if (const auto* array = std::get_if<Array>(&value_)) {
@@ -206,7 +206,7 @@ inline void Json::write_string(std::string& out, const std::string& text) {
   out += '"';
 }
 
-// Reads RFC 8259 and nothing beyond: no comments, no NaN, no text after the value, no key twice, no lone surrogates.
+// Reads strict RFC 8259: without comments, NaN, text after the value, duplicate keys, or lone surrogates.
 class JsonReader {
  public:
   explicit JsonReader(const std::string& text) : begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
@@ -220,10 +220,10 @@ class JsonReader {
 
  private:
   static constexpr int max_depth = 64;
-  static constexpr std::size_t max_members = 4096;  // of one object
+  static constexpr std::size_t max_members = 4096;  // per object
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error("bad_answer", "no JSON: " + what + " at byte " + std::to_string(at_ - begin_));
+    throw Error("bad_answer", "invalid JSON: " + what + " at byte " + std::to_string(at_ - begin_));
   }
   char peek() const { return at_ < end_ ? *at_ : '\0'; }
   bool take(char c) { return peek() == c && at_ < end_ ? (++at_, true) : false; }
@@ -270,7 +270,7 @@ class JsonReader {
     do {
       skip_space();
       std::string key = read_string();
-      if (object.find(key)) fail("the key '" + key + "' is there twice");
+      if (object.find(key)) fail("the key '" + key + "' is duplicated");
       if (object.members().size() == max_members) fail("too many keys");
       skip_space();
       expect(":");
@@ -294,12 +294,12 @@ class JsonReader {
     if (!take('0') && !take_digits()) fail("something unknown");
     if (take('.')) {
       is_integer = false;
-      if (!take_digits()) fail("no digit after the point");
+      if (!take_digits()) fail("missing digit after the point");
     }
     if (take('e') || take('E')) {
       is_integer = false;
       take('+') || take('-');
-      if (!take_digits()) fail("no digit in the exponent");
+      if (!take_digits()) fail("missing digit in the exponent");
     }
     std::int64_t integer = 0;
     if (is_integer && std::from_chars(start, at_, integer).ec == std::errc()) return Json(integer);
@@ -320,7 +320,7 @@ class JsonReader {
     return out;
   }
 
-  void read_character(std::string& out) {  // one of UTF-8, 1 to 4 bytes
+  void read_character(std::string& out) {  // one UTF-8 character, 1 to 4 bytes
     const auto lead = static_cast<unsigned char>(*at_);
     const int size = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
     if (size == 0 || end_ - at_ < size) fail("no UTF-8");
@@ -357,7 +357,7 @@ class JsonReader {
 
   std::uint32_t read_hex() {
     std::uint32_t code = 0;
-    if (end_ - at_ < 4 || std::from_chars(at_, at_ + 4, code, 16).ptr != at_ + 4) fail("no four hex digits");
+    if (end_ - at_ < 4 || std::from_chars(at_, at_ + 4, code, 16).ptr != at_ + 4) fail("expected four hex digits");
     at_ += 4;
     return code;
   }
@@ -375,7 +375,7 @@ class JsonReader {
 
 inline Json Json::parse(const std::string& text) { return JsonReader(text).read_all(); }
 
-// ------------------------------------------------------------------------------------------------ what is exchanged
+// ---------------------------------------------------------------------------------------------------------- messages
 
 struct Config {  // section 4
   std::int64_t env_steps_per_sample = 0;
@@ -388,15 +388,15 @@ struct State {  // section 5
   std::string onnx_gzip;  // bytes: the gzip (RFC 1952) of an ONNX model
 };
 
-struct Episode {  // an episode or a part of one, section 6
+struct Episode {  // an episode or a part of an episode, section 6
   Json obs;      // T + 1 observations
   Json actions;  // T actions
   std::vector<double> rewards;  // T
   bool is_terminated = false, is_truncated = false;
-  std::optional<std::string> id;               // parts with the same id are one episode
+  std::optional<std::string> id;               // parts with the same id form one episode
   std::optional<std::int64_t> t_started;       // time step of the first observation in its episode
-  std::optional<std::int64_t> weights_seq_no;  // if other weights than those of the message chose the actions
-  Json action_logp, action_dist_inputs;        // T each, or null: the server computes them
+  std::optional<std::int64_t> weights_seq_no;  // weights that chose the actions, if not those of the message
+  Json action_logp, action_dist_inputs;        // T each, or null to let the server compute them
 
   Json to_json() const {
     Json made = Json::object({{"obs", obs}, {"actions", actions}, {"rewards", rewards},
@@ -417,7 +417,7 @@ struct Ack {
 struct Observed {  // an element of GET_ACTIONS
   std::string id;
   Json obs;
-  std::optional<double> reward;  // of the step before; none in an episode's first element
+  std::optional<double> reward;  // reward of the previous step; unset in an episode's first element
   bool is_terminated = false, is_truncated = false;
 
   static Observed first(std::string id, Json obs) { return {std::move(id), std::move(obs), {}, false, false}; }
@@ -432,18 +432,18 @@ struct Observed {  // an element of GET_ACTIONS
 };
 
 struct Actions {
-  std::vector<Json> actions;  // one for each Observed, null where its episode has ended
+  std::vector<Json> actions;  // one per Observed, null if its episode has ended
   std::int64_t weights_seq_no = 0;
 };
 
 struct Options {
   std::string host = "127.0.0.1";
   int port = 5556;
-  std::string token;         // empty: none
-  bool use_session = true;   // ask for `session`; without it a broken connection is session_lost
-  bool use_actions = true;   // ask for `actions`; get_actions needs it
-  double heartbeat_s = 5;    // a server counts as gone after four of these without a sign; 0: never
-  double reconnect_s = 60;   // how long to try to connect; also the first time
+  std::string token;         // empty if the server requires none
+  bool use_session = true;   // request `session`; without it a broken connection is session_lost
+  bool use_actions = true;   // request `actions`, which get_actions needs
+  double heartbeat_s = 5;    // after four intervals of silence, the server counts as gone; 0: never
+  double reconnect_s = 60;   // how long to try to connect, including the first time
   std::size_t max_answer_bytes = 99'999'999;
 };
 
@@ -469,7 +469,7 @@ class Connection {
     hints.ai_socktype = SOCK_STREAM;
     if (const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found))
       throw ConnectionLost(host + ": " + gai_strerror(failed));
-    std::string reason = "no address";
+    std::string reason = "address not found";
     for (addrinfo* one = found; one && fd_ < 0; one = one->ai_next) {
       fd_ = socket(one->ai_family, one->ai_socktype, one->ai_protocol);
       set_timeout(SO_SNDTIMEO, 10);
@@ -486,7 +486,7 @@ class Connection {
 #ifdef SO_NOSIGPIPE
     setsockopt(fd_, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
-    set_timeout(SO_RCVTIMEO, 30);  // until the server says how often it gives a sign of life
+    set_timeout(SO_RCVTIMEO, 30);  // until the server reports its heartbeat interval
   }
   ~Connection() { ::close(fd_); }
   Connection(const Connection&) = delete;
@@ -508,7 +508,7 @@ class Connection {
   std::string receive(std::size_t max_bytes) {
     const std::string header = read(8);
     if (header.find_first_not_of("0123456789") != std::string::npos)
-      throw Error("bad_answer", "the header is no length");
+      throw Error("bad_answer", "the header is not a length");
     const std::size_t size = std::stoul(header);
     if (size > max_bytes) throw Error("bad_answer", "an answer of " + std::to_string(size) + " bytes");
     return read(size);
@@ -544,7 +544,7 @@ class Connection {
   int fd_ = -1;
 };
 
-// Pauses of 0.1 s, 0.2 s, 0.4 s ... 5 s, a part of each by chance, so that clients do not come back all at once.
+// Pauses of 0.1 s, 0.2 s, 0.4 s ... 5 s, partly random, so that clients do not reconnect at the same time.
 class Backoff {
  public:
   explicit Backoff(double limit_s) : limit_s_(limit_s) {}
@@ -568,15 +568,15 @@ inline std::string decode_base64(const std::string& text) {
   value_of.fill(-1);
   for (int i = 0; i < 64; ++i) value_of[static_cast<unsigned char>(alphabet[i])] = i;
   std::size_t size = text.size();
-  if (size % 4) throw Error("bad_answer", "no Base64: the length is no multiple of 4");
+  if (size % 4) throw Error("bad_answer", "invalid Base64: the length is not a multiple of 4");
   while (size && text.size() - size < 2 && text[size - 1] == '=') --size;
   std::string bytes;
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < size; ++i) {
     const int value = value_of[static_cast<unsigned char>(text[i])];
-    if (value < 0) throw Error("bad_answer", "no Base64: an unknown character");
+    if (value < 0) throw Error("bad_answer", "invalid Base64: unknown character");
     bits = bits << 6 | static_cast<std::uint32_t>(value);
-    const int unused = 6 - 2 * static_cast<int>(i % 4);  // bits that are not a whole byte yet
+    const int unused = 6 - 2 * static_cast<int>(i % 4);  // bits that do not fill a byte yet
     if (i % 4) bytes += static_cast<char>(bits >> unused & 0xff);
   }
   return bytes;
@@ -610,12 +610,12 @@ class Client {
     return {answer.at("env_steps").as_int(), answer.at("weights_seq_no").as_int()};
   }
 
-  // On-policy servers answer when there are newer weights.
+  // On-policy servers answer once they have newer weights.
   State send_episodes_and_get_state(const std::vector<Episode>& episodes, std::int64_t weights_seq_no) {
     return state_of(ask(episodes_request("EPISODES_AND_GET_STATE", episodes, weights_seq_no), "SET_STATE"));
   }
 
-  // Asks for one action for each element, clipped and scaled for the environment; the server records the steps.
+  // Requests one action per element, clipped and scaled for the environment; the server records the steps.
   Actions get_actions(const std::vector<Observed>& episodes, bool explore = true) {
     Json message = request("GET_ACTIONS"), list = Json::Array();
     for (const Observed& one : episodes) list.push_back(one.to_json());
@@ -623,7 +623,7 @@ class Client {
     message.set("explore", explore);
     const Json answer = ask(std::move(message), "ACTIONS");
     if (answer.at("actions").items().size() != episodes.size())
-      throw Error("bad_answer", "the answer has another number of actions than the request has elements");
+      throw Error("bad_answer", "the number of actions differs from the number of elements in the request");
     return {answer.at("actions").items(), answer.at("weights_seq_no").as_int()};
   }
 
@@ -645,14 +645,14 @@ class Client {
     return {answer.at("weights_seq_no").as_int(), detail::decode_base64(answer.at("onnx_file").as_string())};
   }
 
-  // Sends one request and returns its answer, over as many connections as it takes.
+  // Sends one request and returns its answer, reconnecting if necessary.
   Json ask(Json message, const char* answer_type) {
-    is_numbered_ = has_session() && std::strcmp(answer_type, "PONG") != 0;  // PING has no number
+    is_numbered_ = has_session() && std::strcmp(answer_type, "PONG") != 0;  // PING is not numbered
     if (is_numbered_) message.set("request", last_request_ + 1);
     const std::string body = message.text();
     if (body.size() > max_body_bytes_)
-      throw Error("too_large", std::to_string(body.size()) + " bytes; the server takes " +
-                                   std::to_string(max_body_bytes_) + ". Send fewer episodes in a message");
+      throw Error("too_large", std::to_string(body.size()) + " bytes exceed the server's limit of " +
+                                   std::to_string(max_body_bytes_) + ". Send fewer episodes per message");
     detail::Backoff backoff(options_.reconnect_s);
     for (;;) {
       const auto start = detail::Clock::now();
@@ -678,10 +678,10 @@ class Client {
 
   void reconnect(detail::Backoff& backoff) {
     if (!connect(backoff))
-      throw Error("session_lost", "the server does not know our episodes any more; begin them anew");
+      throw Error("session_lost", "the server no longer knows the episodes; restart them");
   }
 
-  // Connects; returns whether the session goes on, and otherwise begins a new one.
+  // Connects; returns whether the session continues, and otherwise begins a new one.
   bool connect(detail::Backoff& backoff) {
     for (;;) {
       try {
@@ -722,7 +722,7 @@ class Client {
     return is_resumed;
   }
 
-  Json receive() {  // the next frame other than WAIT
+  Json receive() {  // the next frame, skipping WAIT
     for (;;) {
       Json answer = Json::parse(connection_->receive(options_.max_answer_bytes));
       const std::string& type = answer.at("type").as_string();
@@ -732,7 +732,7 @@ class Client {
     }
   }
 
-  // These errors are about the connection: the server closes it, and the next may do better.
+  // These errors concern only the connection: the server closes it, and the next one may succeed.
   static void check_that_it_answers(const Json& answer) {
     const std::string& code = answer.at("code").as_string();
     if (code == "timeout" || code == "too_many_clients")
@@ -741,7 +741,7 @@ class Client {
 
   void expect(const Json& answer, const std::string& answer_type) {
     const std::string& type = answer.at("type").as_string();
-    if (type == "ERROR") throw error_of(answer);  // a refused request does not use up its number
+    if (type == "ERROR") throw error_of(answer);  // a rejected request does not use up its number
     if (type != answer_type) throw Error("bad_answer", type + " instead of " + answer_type);
     if (is_numbered_ && answer.at("request").as_int() != ++last_request_)
       throw Error("bad_answer", "the answer to another request");

@@ -1,10 +1,10 @@
-// Connects browsers, which have WebSockets and no TCP, to an RLlink server. It also serves this folder's files.
+// Connects browsers, which support WebSockets but not TCP, to an RLlink server. It also serves this folder.
 //
 //     node bridge.mjs --port 5580 --server 127.0.0.1:5556
 //
 // Open http://127.0.0.1:5580/cartpole.html, or connect with `Client.connect({ url: "ws://127.0.0.1:5580/" })`. The bytes
-// of RLlink go in binary messages of any length. Pages of other sites may not connect unless --origin names
-// them: a browser lets any page open a WebSocket to this machine.
+// of RLlink are sent in binary messages of any length. Pages of other sites cannot connect unless --origin allows
+// them, because browsers let any page open a WebSocket to this machine.
 
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
@@ -30,9 +30,9 @@ const [BINARY, CLOSE, PING, PONG] = [2, 8, 9, 10]; // RFC 6455, section 5.2
 
 async function serveFile(request, response) {
   try {
-    const path = normalize(decodeURIComponent(new URL(request.url, "http://bridge").pathname)); // no ".." is left
+    const path = normalize(decodeURIComponent(new URL(request.url, "http://bridge").pathname)); // without ".."
     const type = TYPES[extname(path)];
-    if (!type) throw new Error("not a file for pages");
+    if (!type) throw new Error("not a file that pages may load");
     const content = await readFile(join(FOLDER, path));
     response.writeHead(200, { "content-type": type }).end(content);
   } catch {
@@ -40,7 +40,7 @@ async function serveFile(request, response) {
   }
 }
 
-/** Whether a page may connect: one of this bridge or of --origin; programs other than browsers send no origin. */
+/** Whether a page of this origin may connect: this bridge or --origin; programs other than browsers send no origin. */
 function isAllowed(origin) {
   const served = [given.host, "127.0.0.1", "localhost"].map((host) => `http://${host}:${server.address().port}`);
   return origin === undefined || served.includes(origin) || given.origin.includes(origin);
@@ -56,7 +56,7 @@ function framed(kind, bytes) {
   return Buffer.concat([header, bytes]);
 }
 
-/** Reads the first frame in `bytes`: {size, kind, content}; without content if it needs more bytes, `size` in all. */
+/** Reads the first frame in `bytes`: {size, kind, content}; content is missing if fewer than `size` bytes are there. */
 function firstFrame(bytes) {
   const short = bytes.length < 2 ? 0 : bytes[1] & 127;
   const start = short < 126 ? 6 : short === 126 ? 8 : 14; // header and mask
@@ -91,9 +91,9 @@ function bridge(request, browser, head) {
     link.pause();
     browser.once("drain", () => link.resume());
   });
-  let pieces = []; // of frames that are not complete
+  let pieces = []; // of incomplete frames
   let numBytes = 0;
-  let numNeeded = 0; // bytes of the frame that is being received
+  let numNeeded = 0; // size of the frame being received
 
   function receive(bytes) {
     pieces.push(bytes);

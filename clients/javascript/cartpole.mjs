@@ -1,9 +1,9 @@
-// CartPole as a simulator that steps itself and trains over RLlink:
+// CartPole as an external simulator that trains over RLlink:
 //
 //     python -m runner +experiment=ppo_external_cartpole env.port=5556
 //     npm install && node cartpole.mjs --port 5556
 //
-// `--inference server` lets the server act (+experiment=ppo_external_cartpole_remote), and needs no npm package.
+// With `--inference server` the server acts (+experiment=ppo_external_cartpole_remote), and no npm package is needed.
 
 import { parseArgs } from "node:util";
 
@@ -15,17 +15,17 @@ const { values: given } = parseArgs({
   options: {
     host: { type: "string", default: "127.0.0.1" },
     port: { type: "string", default: "5556" },
-    url: { type: "string" }, // of a WebSocket, instead of host and port
+    url: { type: "string" }, // URL of a WebSocket, instead of host and port
     token: { type: "string" },
     inference: { type: "string", default: "client" },
-    episodes: { type: "string", default: "Infinity" }, // then it ends
+    episodes: { type: "string", default: "Infinity" }, // number of episodes to play
     seed: { type: "string", default: "0" },
   },
 });
 
 async function run() {
   const { host, port, url, token, inference } = given;
-  if (!["client", "server"].includes(inference)) throw new Error(`--inference ${inference}? client or server`);
+  if (!["client", "server"].includes(inference)) throw new Error(`--inference ${inference}: expected client or server`);
   const client = await Client.connect({ ...(url ? { url } : { host, port: Number(port) }), token });
   console.log(`connected to ${url ?? `${host}:${port}`}, actions by the ${inference}`);
   const game = {

@@ -1,17 +1,17 @@
-// Plays CartPole over RLlink, in Node and in browsers, with actions of the server or of a policy that runs here.
+// Plays CartPole over RLlink, in Node and in browsers, with actions of the server or of a local policy.
 
 import { CartPole } from "./cartpole_simulator.mjs";
 import { EpisodeRecorder } from "./episode_recorder.mjs";
 import { LocalPolicy } from "./local_policy.mjs";
 
-/** Error codes after which open episodes begin anew: the server does not know or accept them any more. */
+/** Error codes after which open episodes must be restarted: the server no longer knows or accepts them. */
 const START_AGAIN = ["session_lost", "stale_weights", "unknown_weights"];
 
 /**
  * Plays with server-side inference until `numEpisodes` have ended.
  *
- * @param onEpisode called with (number of the episode, its steps)
- * @param onStep called with the simulator after each step, awaited; to draw it
+ * @param onEpisode called with (number of the episode, number of steps)
+ * @param onStep called with the simulator after each step and awaited, for example to draw it
  */
 export async function playWithServer(client, { numEpisodes = Infinity, random, onEpisode, onStep }) {
   const simulator = new CartPole();
@@ -32,14 +32,14 @@ export async function playWithServer(client, { numEpisodes = Infinity, random, o
   }
 }
 
-/** Plays like playWithServer, with a policy that runs in this program. */
+/** Plays like playWithServer, but with a policy that runs in this program. */
 export async function playWithPolicy(client, ort, { numEpisodes = Infinity, random, onEpisode, onStep }) {
   const { env_steps_per_sample } = await client.getConfig();
   const simulator = new CartPole();
   const recorder = new EpisodeRecorder("cartpole");
   let state = await client.getState();
   let policy = await LocalPolicy.load(ort, state.onnx);
-  let obs = null; // null: an episode begins
+  let obs = null; // null before the first observation of an episode
 
   async function sendAndRefresh() {
     let newer;

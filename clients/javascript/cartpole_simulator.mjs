@@ -8,7 +8,7 @@ export class CartPole {
   state = [0, 0, 0, 0]; // position m, velocity m/s, angle rad, angular velocity rad/s
   numSteps = 0;
 
-  /** @param random numbers in [0, 1) */
+  /** @param random returns numbers in [0, 1) */
   reset(random = Math.random) {
     this.state = this.state.map(() => 0.1 * random() - 0.05);
     this.numSteps = 0;
@@ -33,7 +33,7 @@ export class CartPole {
   }
 }
 
-/** Numbers in [0, 1) that a seed determines (mulberry32). */
+/** Returns a seeded generator of numbers in [0, 1) (mulberry32). */
 export function seeded(seed) {
   let state = seed >>> 0;
   return () => {

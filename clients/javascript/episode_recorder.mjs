@@ -5,12 +5,12 @@ export class EpisodeRecorder {
   #number = 0;
   #chunks = []; // the last one is open
 
-  /** @param name unique among the recorders of one client; ids of episodes begin with it */
+  /** @param name prefix of episode ids, unique among the recorders of one client */
   constructor(name) {
     this.#name = name;
   }
 
-  /** @returns how many steps `take` would return */
+  /** @returns the number of steps that `take` would return */
   get numSteps() {
     return this.#chunks.reduce((sum, { rewards }) => sum + rewards.length, 0);
   }
@@ -21,7 +21,7 @@ export class EpisodeRecorder {
   }
 
   /**
-   * @param action as LocalPolicy's `sent_action`
+   * @param action `sent_action` of LocalPolicy
    * @param obs the observation after the action
    * @param more other columns: `action_logp`, `action_dist_inputs`
    */
@@ -34,7 +34,7 @@ export class EpisodeRecorder {
     for (const [column, value] of Object.entries(more)) (chunk[column] ??= []).push(value);
   }
 
-  /** Returns the chunks so far; an open episode goes on in the next chunk, under the same id. */
+  /** Returns the chunks so far; an open episode continues in the next chunk, under the same id. */
   take() {
     const taken = this.#chunks.filter(({ rewards }) => rewards.length > 0);
     const last = this.#chunks.at(-1);

@@ -5,7 +5,7 @@
 //     const { action } = await policy.act(obs); // greedy
 //     const { action, sent_action, action_logp, action_dist_inputs, states } = await policy.act(obs, { explore: true });
 
-/** Reads the metadata entry `runner_manifest` from the model's bytes, since onnxruntime-web does not return it. */
+/** Reads the metadata entry `runner_manifest` from the model's bytes, because onnxruntime-web does not return it. */
 export function manifestOf(onnx) {
   const METADATA_PROPS = 14; // field numbers of ModelProto and StringStringEntryProto in onnx.proto
   const [KEY, VALUE] = [1, 2];
@@ -15,7 +15,7 @@ export function manifestOf(onnx) {
     const pair = Object.fromEntries(fieldsOf(entry));
     if (decode(pair[KEY]) === "runner_manifest") return JSON.parse(decode(pair[VALUE]));
   }
-  throw new Error("this ONNX model has no runner_manifest: it is no policy artifact");
+  throw new Error("this ONNX model is not a policy artifact: runner_manifest is missing");
 }
 
 /** Yields [number, bytes] of each length-delimited field of a protobuf message. */
@@ -40,7 +40,7 @@ function* fieldsOf(bytes) {
       const size = varint();
       yield [Math.floor(tag / 8), bytes.subarray(at, at + size)];
       at += size;
-    } else throw new Error(`this is no ONNX model: wire type ${kind}`);
+    } else throw new Error(`this is not an ONNX model: wire type ${kind}`);
   }
 }
 
@@ -68,20 +68,20 @@ export class LocalPolicy {
   static async load(ort, onnx) {
     const manifest = manifestOf(onnx);
     const unknown = manifest.inputs.find(({ role }) => !["obs", "state"].includes(role));
-    if (unknown) throw new Error(`the policy sees past ${unknown.role}s, which this client does not keep`);
-    ort.env.wasm.numThreads = 1; // policies are small, and threads ask pages for special headers
+    if (unknown) throw new Error(`the policy needs past ${unknown.role}s, which this client does not store`);
+    ort.env.wasm.numThreads = 1; // policies are small, and threads need special headers of the page
     return new LocalPolicy(ort, await ort.InferenceSession.create(onnx), manifest);
   }
 
   /**
-   * One step.
+   * Chooses an action.
    *
-   * @param obs as the environment returns it; lists may be typed arrays
-   * @param states of the step before; without it an episode begins
-   * @param explore sample from the distribution, as for episodes to learn from; false: the greedy action
-   * @param random numbers in [0, 1)
-   * @returns `action` for the environment; `sent_action` for EPISODES: the same before it is clipped;
-   *   `action_logp` (undefined where the server should compute it), `action_dist_inputs`, `states`
+   * @param obs observation of the environment; lists may be typed arrays
+   * @param states states of the previous step; undefined at the start of an episode
+   * @param explore whether to sample from the distribution, for training; otherwise the greedy action
+   * @param random returns numbers in [0, 1)
+   * @returns `action` for the environment; `sent_action` for EPISODES, the same action before clipping;
+   *   `action_logp` (undefined if the server should compute it), `action_dist_inputs`, `states`
    */
   async act(obs, { states = {}, explore = false, random = Math.random } = {}) {
     const outputs = await this.#session.run(this.#feeds(obs, states));
@@ -93,7 +93,7 @@ export class LocalPolicy {
       const action = greedy(action_space, "actions", outputs);
       return { action, sent_action: action, action_logp: undefined, ...common };
     }
-    if (!action_scaling) throw new Error("custom connectors change actions inside the graph only: act without explore");
+    if (!action_scaling) throw new Error("custom connectors change actions only inside the graph: act without explore");
     return { ...sampled(distribution, action_scaling, action_dist_inputs, random), ...common };
   }
 
@@ -111,12 +111,12 @@ export class LocalPolicy {
     return feeds;
   }
 
-  /** Makes a batch of one; a single number fills all of it. */
+  /** Makes a batch of size one; a single number fills it. */
   #tensor(dtype, shape, value) {
     const size = shape.reduce((product, length) => product * length, 1);
     let numbers = flat(value);
     if (typeof value === "number") numbers = Array(size).fill(value);
-    if (numbers.length !== size) throw new Error(`${numbers.length} numbers where the policy takes ${size}`);
+    if (numbers.length !== size) throw new Error(`the policy needs ${size} numbers, got ${numbers.length}`);
     if (dtype.endsWith("int64")) numbers = numbers.map(BigInt);
     return new this.#ort.Tensor(dtype, ARRAYS[dtype].from(numbers), [1, ...shape]);
   }
@@ -148,7 +148,7 @@ function greedy(space, name, outputs) {
 function sampled(distribution, scaling, allInputs, random) {
   if (distribution.name === "nested") return sampledParts(distribution, scaling, allInputs, random);
   const draw = DRAWS[distribution.name];
-  if (!draw) throw new Error(`a distribution '${distribution.name}' cannot be sampled from`);
+  if (!draw) throw new Error(`cannot sample from the distribution '${distribution.name}'`);
   const { values, logp } = draw(allInputs.slice(...distribution.slice), distribution, random);
   const { sent, taken } = scaled(values, scaling);
   const shape = distribution.shape ?? [];
@@ -166,7 +166,7 @@ function sampledParts({ kind, parts }, scaling, allInputs, random) {
   return { action: collect("action"), sent_action: collect("sent_action"), action_logp };
 }
 
-/** Draws: inputs -> {values, logp}; logp is undefined where the server should compute it. */
+/** Samplers: inputs -> {values, logp}; logp is undefined if the server should compute it. */
 const DRAWS = {
   categorical(logits, { start }, random) {
     const { index, logp } = choice(logits, random);
@@ -212,7 +212,7 @@ function choice(logits, random) {
   const total = weights.reduce((sum, weight) => sum + weight, 0);
   let left = random() * total;
   let index = weights.findIndex((weight) => (left -= weight) < 0);
-  if (index < 0) index = weights.lastIndexOf(Math.max(...weights)); // rounding, at the very end
+  if (index < 0) index = weights.lastIndexOf(Math.max(...weights)); // rounding error at the end
   return { index, logp: logits[index] - highest - Math.log(total) };
 }
 
@@ -224,7 +224,7 @@ function bound(bounds, i) {
   return Array.isArray(bounds) ? flat(bounds)[i] : Number(bounds);
 }
 
-/** Scales sampled values: as EPISODES takes them, and clipped for the environment. */
+/** Scales sampled values: unclipped for EPISODES, and clipped for the environment. */
 function scaled(values, { kind, low, high }) {
   if (kind === "none") return { sent: values, taken: values };
   const sent = values.map((value, i) => {
@@ -234,7 +234,7 @@ function scaled(values, { kind, low, high }) {
   return { sent, taken: sent.map((value, i) => clipped(value, bound(low, i), bound(high, i))) };
 }
 
-/** Scales a number from [-1, 1] to bounds, also bounds further apart than the largest number. */
+/** Scales a number from [-1, 1] to bounds, even if the difference of the bounds overflows. */
 function unsquash(unit, bottom, top) {
   return (top / 2 + bottom / 2) + unit * (top / 2 - bottom / 2);
 }

@@ -4,9 +4,9 @@
 //     const client = await Client.connect({ url: "ws://127.0.0.1:5580/" });   // WebSocket, through bridge.mjs
 //     const { actions } = await client.getActions([{ id: "game-1", obs: [0.1, 0.2] }]);
 //
-// Each method sends one request and resolves with its answer. A broken connection is made again, with growing pauses,
-// and in the server's session the request without an answer is sent again; the server carries it out once. Every
-// error is an RLlinkError.
+// Each method sends one request and resolves with its answer. If the connection breaks, the client reconnects with
+// growing pauses and, within the server's session, repeats the unanswered request; the server carries it out once.
+// Every error is an RLlinkError.
 
 const PROTOCOL = 1;
 const HEADER_BYTES = 8;
@@ -18,11 +18,11 @@ const CONNECT_TIMEOUT_S = 10;
 /**
  * An error answer of the server (section 7 of the specification), or one of this client:
  * - `unreachable`: no connection within `reconnect_s`
- * - `session_lost`: connected again, but the server does not know our open episodes any more; begin them anew.
- *   Whether the request was carried out is not known; it is not repeated
- * - `bad_answer`: the server sent what the specification does not have
- * - `bad_value`: a value that JSON cannot say, such as NaN
- * - `closed`: by `close()`
+ * - `session_lost`: reconnected, but the server no longer knows the open episodes; restart them. It is not known
+ *   whether the request was carried out; it is not repeated
+ * - `bad_answer`: the server sent something that the specification does not allow
+ * - `bad_value`: a value that JSON cannot represent, such as NaN
+ * - `closed`: the client was closed by `close()`
  */
 export class RLlinkError extends Error {
   constructor(code, message, path) {
@@ -33,8 +33,8 @@ export class RLlinkError extends Error {
   }
 
   /**
-   * Whether the server does not know an episode of `getActions` (any more): begin it anew. A server that was killed and
-   * started again may know the session, but not the episodes of getActions.
+   * Whether the server does not know an episode of `getActions`: restart the episode. A restarted server may know the
+   * session, but not the episodes of getActions.
    */
   get isUnknownEpisode() {
     return this.code === "session_lost" || this.code === "unknown_episode";
@@ -68,7 +68,7 @@ async function openWebSocket({ url }, onBytes, onClosed) {
   socket.onmessage = ({ data }) => onBytes(new Uint8Array(data));
   await new Promise((resolve, reject) => {
     socket.onopen = resolve;
-    socket.onerror = () => reject(new ConnectionLost(`no WebSocket at ${url}`));
+    socket.onerror = () => reject(new ConnectionLost(`cannot open a WebSocket at ${url}`));
     socket.onclose = () => {
       reject(new ConnectionLost("closed by the server"));
       onClosed("closed by the server");
@@ -110,7 +110,7 @@ class Connection {
   /** Returns the next body; the server counts as gone after `silenceS` seconds without a byte. */
   async receive(maxBytes, silenceS) {
     const header = new TextDecoder().decode(await this.#read(HEADER_BYTES, silenceS));
-    if (!/^[0-9]{8}$/.test(header)) throw new RLlinkError("bad_answer", "the header is no length");
+    if (!/^[0-9]{8}$/.test(header)) throw new RLlinkError("bad_answer", "the header is not a length");
     if (Number(header) > maxBytes) throw new RLlinkError("bad_answer", `an answer of ${Number(header)} bytes`);
     return this.#read(Number(header), silenceS);
   }
@@ -146,7 +146,7 @@ class Connection {
   }
 }
 
-/** Pauses of 0.1 s, 0.2 s, 0.4 s ... 5 s, a part of each by chance, so that clients do not come back all at once. */
+/** Pauses of 0.1 s, 0.2 s, 0.4 s ... 5 s, partly random, so that clients do not reconnect at the same time. */
 class Backoff {
   #start = Date.now();
   #pauseS = 0.1;
@@ -176,10 +176,10 @@ function joined(pieces, size) {
   return all;
 }
 
-/** Encodes typed arrays as lists; a number that is not finite is an error, where JSON.stringify would write null. */
+/** Encodes typed arrays as lists; numbers that are not finite are errors, whereas JSON.stringify would write null. */
 function sendable(key, value) {
   if (typeof value === "number" && !Number.isFinite(value))
-    throw new RLlinkError("bad_value", `a number that is not finite cannot be sent (in '${key}')`);
+    throw new RLlinkError("bad_value", `cannot send a number that is not finite (in '${key}')`);
   if (typeof value === "bigint") return Number(value);
   return ArrayBuffer.isView(value) ? Array.from(value) : value;
 }
@@ -217,23 +217,23 @@ async function unpacked(text, maxBytes) {
 
 const DEFAULTS = {
   token: undefined,
-  session: true, // ask for `session`; without it a broken connection is session_lost
-  actions: true, // ask for `actions`; getActions needs it
-  heartbeat_s: 5, // a server counts as gone after four of these without a sign; 0: never
-  reconnect_s: 60, // how long to try to connect; also the first time
+  session: true, // request `session`; without it a broken connection is session_lost
+  actions: true, // request `actions`, which getActions needs
+  heartbeat_s: 5, // after four intervals of silence, the server counts as gone; 0: never
+  reconnect_s: 60, // how long to try to connect, including the first time
   max_answer_bytes: MAX_LENGTH,
   max_model_bytes: 2 ** 30,
 };
 
 export class Client {
-  /** Extension -> options, and the server's limits, as PONG has them. */
+  /** Extension -> options, and the server's limits, as in PONG. */
   granted = {};
   limits = {};
   #options;
   #connection = null;
   #sessionId = null;
   #lastRequest = 0;
-  #silenceS = 30; // until the server says how often it gives a sign of life
+  #silenceS = 30; // until the server reports its heartbeat interval
   #turn = Promise.resolve();
   #isClosed = false;
 
@@ -243,7 +243,7 @@ export class Client {
   }
 
   /**
-   * @param options `{host, port}` and perhaps `tls` (options of Node's tls.connect), or `{url}` of a WebSocket; see
+   * @param options `{host, port}` with an optional `tls` (options of Node's tls.connect), or `{url}` of a WebSocket; see
    *   DEFAULTS for the others.
    */
   static async connect(options) {
@@ -261,7 +261,7 @@ export class Client {
     return this.#ask({ type: "GET_CONFIG" }, "SET_CONFIG");
   }
 
-  /** @returns `{weights_seq_no, onnx}`, the latter a Uint8Array: the model, unpacked */
+  /** @returns `{weights_seq_no, onnx}`; `onnx` is a Uint8Array with the unpacked model */
   async getState() {
     return this.#stateOf(await this.#ask({ type: "GET_STATE" }, "SET_STATE"));
   }
@@ -271,18 +271,18 @@ export class Client {
     return this.#ask({ type: "EPISODES", episodes, weights_seq_no }, "ACK");
   }
 
-  /** On-policy servers answer when there are newer weights. */
+  /** On-policy servers answer once they have newer weights. */
   async sendEpisodesAndGetState(episodes, weights_seq_no) {
     const request = { type: "EPISODES_AND_GET_STATE", episodes, weights_seq_no };
     return this.#stateOf(await this.#ask(request, "SET_STATE"));
   }
 
   /**
-   * Lets the server choose actions; the server records the steps.
+   * Requests actions from the server, which records the steps.
    *
    * @param episodes list of `{id, obs}` in an episode's first step, then of `{id, obs, reward, is_terminated?,
    *   is_truncated?}`.
-   * @returns `{actions, weights_seq_no}`: one action an element, null where its episode has ended
+   * @returns `{actions, weights_seq_no}`: one action per element, null if its episode has ended
    */
   async getActions(episodes, explore = true) {
     return this.#ask({ type: "GET_ACTIONS", episodes, explore }, "ACTIONS");
@@ -304,20 +304,20 @@ export class Client {
     return answer;
   }
 
-  /** Sends one request and returns its answer, over as many connections as it takes. */
+  /** Sends one request and returns its answer, reconnecting if necessary. */
   async #askNow(message, answerType) {
     const isNumbered = this.#sessionId !== null && message.type !== "PING";
     const request = isNumbered ? { ...message, request: this.#lastRequest + 1 } : message;
     const body = new TextEncoder().encode(JSON.stringify(request, sendable));
     const mostBytes = Math.min(this.limits.max_body_bytes, MAX_LENGTH);
     if (body.length > mostBytes)
-      throw new RLlinkError("too_large", `${body.length} bytes; the server takes ${mostBytes}: send fewer episodes`);
+      throw new RLlinkError("too_large", `${body.length} bytes exceed the limit of ${mostBytes}: send fewer episodes`);
     let backoff = new Backoff(this.#options.reconnect_s);
     for (;;) {
       const start = Date.now();
       try {
         if (!this.#connection && !(await this.#connect(backoff)))
-          throw new RLlinkError("session_lost", "the server does not know our episodes any more; begin them anew");
+          throw new RLlinkError("session_lost", "the server no longer knows the episodes; restart them");
         this.#connection.send(body);
         return this.#expect(await this.#receive(), answerType, isNumbered);
       } catch (error) {
@@ -328,7 +328,7 @@ export class Client {
     }
   }
 
-  /** Connects and says PING; resolves with whether the session goes on. */
+  /** Connects and sends PING; resolves with whether the session continues. */
   async #connect(backoff) {
     const { token, session, actions, heartbeat_s } = this.#options;
     const extensions = {
@@ -360,19 +360,19 @@ export class Client {
     return session?.resumed ?? false;
   }
 
-  /** Returns the next answer other than WAIT. */
+  /** Returns the next answer, skipping WAIT. */
   async #receive() {
     for (;;) {
       const body = await this.#connection.receive(this.#options.max_answer_bytes, this.#silenceS);
       const answer = decoded(body);
-      // These two are about the connection: the server closes it, and the next may do better.
+      // These two concern only the connection: the server closes it, and the next one may succeed.
       if (["timeout", "too_many_clients"].includes(answer.code)) throw new ConnectionLost(errorOf(answer).message);
       if (answer.type !== "WAIT") return answer;
     }
   }
 
   #expect(answer, answerType, isNumbered) {
-    if (answer.type === "ERROR") throw errorOf(answer); // a refused request does not use up its number
+    if (answer.type === "ERROR") throw errorOf(answer); // a rejected request does not use up its number
     if (answer.type !== answerType) throw new RLlinkError("bad_answer", `${answer.type} instead of ${answerType}`);
     if (isNumbered && answer.request !== ++this.#lastRequest)
       throw new RLlinkError("bad_answer", "the answer to another request");

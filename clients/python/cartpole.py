@@ -1,9 +1,9 @@
-"""CartPole as a simulator that steps itself and trains over RLlink; needs rllink-client only.
+"""CartPole as an external simulator that trains over RLlink; needs only rllink-client.
 
     python -m runner +experiment=ppo_external_cartpole env.port=5556
     python clients/python/cartpole.py --port 5556
 
-`--inference server` lets the server act (`+experiment=ppo_external_cartpole_remote`), and needs no onnxruntime.
+With `--inference server` the server acts (`+experiment=ppo_external_cartpole_remote`), and no onnxruntime is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CartPole:
     """CartPole (Barto, Sutton and Anderson, 1983) with the equations of Gymnasium's CartPole-v1.
 
     Attributes:
-        state: position m, velocity m/s, angle rad, angular velocity rad/s; (4,) float32 as an observation.
+        state: position (m), velocity (m/s), angle (rad) and angular velocity (rad/s); observations are (4,) float32.
     """
 
     def __init__(self, seed: int) -> None:
@@ -56,13 +56,15 @@ class CartPole:
 
 
 def main() -> None:
-    """Play until the server says that the run is over."""
+    """Play until the run is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5556)
-    parser.add_argument("--token", default=None, help="if the server asks for one")
-    parser.add_argument("--inference", choices=("client", "server"), default="client", help="who computes actions")
-    parser.add_argument("--seed", type=int, default=0, help="of this simulator")
+    parser.add_argument("--token", default=None, help="token, if the server requires one")
+    parser.add_argument(
+        "--inference", choices=("client", "server"), default="client", help="process that computes actions"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of this simulator")
     args = parser.parse_args()
     simulator = CartPole(args.seed)
     num_episodes = 0

@@ -240,7 +240,7 @@ def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) ->
     with pytest.raises(ConfigError) as raised:
         rehearse(config)
     (problem,) = raised.value.problems
-    assert "has no runner_manifest" in problem.what
+    assert "does not contain runner_manifest" in problem.what
     assert problem.where == "league.fixed.old"
     assert problem.got == str(path)
     assert "`python -m runner export`" in (problem.expected or "")

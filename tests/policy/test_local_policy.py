@@ -200,7 +200,7 @@ def test_files_that_are_no_policy(arm_policy: tuple[LocalPolicy, bytes]) -> None
         (b"", "cannot load"),
         (b"no model", "cannot load"),
         (model[: len(model) // 2], "cannot load"),
-        (other_model(model), "has no runner_manifest"),
+        (other_model(model), "does not contain runner_manifest"),
         (other_model(model, runner_manifest='{"format_version": 99, "inputs": []}'), "format version 99"),
         (other_model(model, runner_manifest="{"), "manifest cannot be read: JSONDecodeError"),
         (other_model(model, runner_manifest="[]"), "manifest cannot be read: AttributeError"),
