@@ -1,6 +1,6 @@
 """Env steps per second of A2C on CartPole with 8 sub-environments and fragments of 5: ours, a bare torch loop, SB3.
 
-An update is 40 env steps, so the fixed costs of a fragment and of an update count, which PPO's 4000 hide.
+An update uses 40 env steps, so the fixed costs of fragments and updates matter; PPO's 4000 steps per update hide them.
 """
 
 from __future__ import annotations

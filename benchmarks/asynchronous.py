@@ -1,12 +1,11 @@
-"""Asynchronous sampling: against RLlib, against sampling in rounds, and with many env runners whose steps take time.
+"""Asynchronous sampling, compared with RLlib, with sampling in rounds, and with many env runners with slow steps.
 
-Parts: `speed` (IMPALA and APPO, ours and RLlib's, two env runners of 16 sub-environments, batches of 500), `slow`
-(IMPALA in rounds and not, APPO, and PPO, with steps of 2 ms, of each sub-environment or of all together), `scaling`
-(100 env steps a runner and update, steps of 5 ms, constant or lognormal with sigma 1; linear is so many times what one
-runner makes of steps of 5 ms), `bytes` (what samples take on their way, for requests of the sizes that plans make),
-`broadcast` (what sending weights of 10 MB to 1 and to 16 env runners takes of the time between two updates),
-`prefetch` (a remote learner of pictures, which are sent while it updates or afterwards; an update waits 0, 50 or 100 ms
-besides, as for a GPU).
+Parts: `speed` (IMPALA and APPO, ours and RLlib's; two env runners of 16 sub-environments, batches of 500), `slow`
+(IMPALA with and without rounds, APPO, and PPO; steps of 2 ms per sub-environment or per vector step), `scaling` (100
+env steps per env runner and update; steps of 5 ms, constant or lognormal with sigma 1; linear scaling is relative to
+one env runner), `bytes` (size of samples in transit, for the request sizes of the plans), `broadcast` (time to send
+weights of 10 MB to 1 and to 16 env runners, as a share of the time between two updates), `prefetch` (a remote learner
+of images, which are sent during or after its update; each update also waits 0, 50 or 100 ms, like a GPU).
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ RUNNERS = (4, 8, 16)
 WAITING_MS = (0, 50, 100)
 SLOW_ENVS = {"SleepingCartPole": "each sub-environment", "SleepingCartPoles": "all 16 together"}
 KINDS = ("rounds", "free", "deterministic")
-# With two env runners a request is half of a train batch: A3C's of 80, IMPALA's and APPO's of 256, the one of 500 in
-# `speed`.
+# With two env runners, a request is half of a train batch: 80 steps in A3C, 256 in IMPALA and APPO, 500 in `speed`.
 REQUESTS = (40, 128, 250, 500)
 
 
@@ -96,13 +94,13 @@ def median_of(results: Sequence[bc.Result], **setting: object) -> float:
 
 
 def measured_bytes(request: int, num_samples: int = 20) -> bc.Result:
-    """Return the mean env steps of a sample, and for each the bytes of its columns and of the pickled sample."""
+    """Return the mean env steps per sample, and the bytes of columns and of the pickled sample per env step."""
     from runner import make_env_runner
     from runner.env_runners.env_runner_actor import serialised_bytes
     from runner.episodes import nested
 
     env_runner = make_env_runner("impala_cartpole")
-    env_runner.sample(request)  # all episodes begin with it
+    env_runner.sample(request)  # starts all episodes
     samples = [env_runner.sample(request) for _ in range(num_samples)]
     env_runner.close()
     blocks = [block for sample in samples for block in sample.rollout.blocks.values()]
@@ -156,7 +154,7 @@ def shown_bytes(results: Sequence[bc.Result]) -> str:
     for one in results:
         sent, columns = one["sent_per_env_step"], one["columns_per_env_step"]
         rows.append([f"{one['env_steps']:.0f}", f"{columns:.1f}", f"{sent:.1f}", f"{sent / columns:.2f}"])
-    return bc.markdown_table(["env steps of a sample", "bytes of columns for each", "bytes sent", "ratio"], rows)
+    return bc.markdown_table(["env steps of a sample", "bytes of columns per step", "bytes sent", "ratio"], rows)
 
 
 def shown_broadcast(results: Sequence[bc.Result]) -> str:
@@ -165,7 +163,7 @@ def shown_broadcast(results: Sequence[bc.Result]) -> str:
         of_number = [one for one in results if one["runners"] == number]
         keys = ("mb", "update_ms", "put_ms", "submit_ms")
         rows.append([str(number), *(f"{statistics.median(one[key] for one in of_number):.1f}" for key in keys)])
-    header = ["env runners", "weights (MB)", "an update (ms)", "to put its weights (ms)", "to send requests (ms)"]
+    header = ["env runners", "weights (MB)", "update (ms)", "put weights (ms)", "send requests (ms)"]
     return bc.markdown_table(header, rows)
 
 
@@ -231,7 +229,7 @@ def main() -> None:
             results += [measured_bytes(request) for request in REQUESTS]
     machine = bc.machine_facts([bc.Peer("ours", "ours_async.py", sys.executable)])
     bc.write_json(args.out, {"machine": machine, "repeats": repeats, "seconds": seconds, "asynchronous": results})
-    print(f"Medians of {repeats} runs of {seconds:g} s, which take turns.\n")
+    print(f"Medians of {repeats} interleaved runs of {seconds:g} s.\n")
     print(shown(results))
     print("\n" + bc.machine_text(machine))
 

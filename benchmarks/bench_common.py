@@ -1,4 +1,4 @@
-"""What the benchmark drivers share: peers, subprocesses, machine facts, tables."""
+"""Shared code of the benchmark drivers: peers, subprocesses, machine facts, tables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ OURS = "ours"
 OURS_COMPILED = "ours-compiled"
 COMPILED = ("--learner", "compiled")  # flags of our own peers
 DEFAULT_PEERS = "ours,bare,sb3,rllib"
-TIMEOUT_S = 1800.0  # of one measurement
+TIMEOUT_S = 1800.0  # per measurement
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A system under measurement: its script, its interpreter, its own flags."""
+    """A system to measure: its script, interpreter and flags."""
 
     name: str
     script: str
@@ -37,39 +37,39 @@ class Peer:
 
 
 def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> argparse.ArgumentParser:
-    """Return the flags all drivers that run peers have; unknown ones go to the peers.
+    """Return a parser with the flags of all drivers that run peers; unknown flags are passed to the peers.
 
     Args:
         out: name of the file with the raw results.
-        peers: what `--peers` is without being given.
+        peers: default of `--peers`.
     """
     p = argparse.ArgumentParser(
         description=description,
-        epilog="Other flags (--lr, --num-epochs, --iterations, ...) are handed to every peer.",
+        epilog="Other flags (--lr, --num-epochs, --iterations, ...) are passed to every peer.",
         allow_abbrev=False,
     )
     p.add_argument(
         "--peers",
         default=peers,
-        help=f"systems to run, here usually {peers}; rllib-sync is RLlib with its default vectorisation",
+        help=f"systems to run (default: {peers}); rllib-sync is RLlib with its default vectorisation",
     )
     p.add_argument("--python-sb3", default=str(ROOT / ".peers" / "sb3" / "bin" / "python"))
     p.add_argument("--python-rllib", default=str(ROOT / ".peers" / "rllib" / "bin" / "python"))
     p.add_argument("--python-d3rlpy", default=str(ROOT / ".peers" / "d3rlpy" / "bin" / "python"))
     p.add_argument("--out", type=Path, default=RESULTS_DIR / out)
-    p.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    p.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     return p
 
 
 def add_repeats(p: argparse.ArgumentParser) -> None:
-    """The flags of the drivers that time whole iterations; `repeats_of` reads them."""
-    p.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
-    p.add_argument("--iterations", type=int, default=None, help="20, or 2 with --quick")
-    p.add_argument("--warmup", type=int, default=None, help="3, or 1 with --quick")
+    """Add the flags of drivers that time complete iterations; `repeats_of` reads them."""
+    p.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
+    p.add_argument("--iterations", type=int, default=None, help="default: 20, or 2 with --quick")
+    p.add_argument("--warmup", type=int, default=None, help="default: 3, or 1 with --quick")
 
 
 def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
-    """Return repeats, iterations and iterations of warm-up."""
+    """Return the numbers of repeats, iterations and warm-up iterations."""
     repeats, iterations, warmup = (
         small if given is None and args.quick else full if given is None else given
         for given, full, small in ((args.repeats, 3, 1), (args.iterations, 20, 2), (args.warmup, 3, 1))
@@ -78,7 +78,7 @@ def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
 
 
 def select_peers(args: argparse.Namespace) -> list[Peer]:
-    """Return the systems that `--peers` names, on CartPole."""
+    """Return the systems named by `--peers`, on CartPole."""
     return named_peers(
         args,
         [
@@ -93,7 +93,7 @@ def select_peers(args: argparse.Namespace) -> list[Peer]:
 
 
 def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
-    """Return the systems of `known` that `--peers` names, in that order."""
+    """Return the systems of `known` named by `--peers`, in that order."""
     by_name = {peer.name: peer for peer in known}
     names = args.peers.split(",")
     if unknown := [name for name in names if name not in by_name]:
@@ -102,15 +102,15 @@ def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
 
 
 def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
-    """Run one peer in its own process."""
+    """Run one peer in a separate process."""
     result = run_system(peer.name, [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args])
     return {**result, "peer": peer.name}
 
 
 def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Result:
-    """Run a system's process; the last line of its stdout that begins with { is its result, unless it has none."""
+    """Run a system's process and return its result: the last line of stdout that starts with {, if `is_result`."""
     env = one_thread_env()
-    if name.startswith(OURS):  # measures this checkout, installed or not; Ray's workers inherit it
+    if name.startswith(OURS):  # measure this checkout even if another one is installed; Ray's workers inherit the path
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     shown = " ".join(command)
     try:
@@ -118,9 +118,11 @@ def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Res
             command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
         )
     except OSError as error:
-        raise SystemExit(f"{name} cannot be started: {error}; `make peers`, or name its python (--help)") from None
+        raise SystemExit(
+            f"cannot start {name}: {error}; run `make peers`, or set its interpreter (see --help)"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"{name} is not done after {TIMEOUT_S:.0f} s:\n  {shown}") from None
+        raise SystemExit(f"{name} has not finished after {TIMEOUT_S:.0f} s:\n  {shown}") from None
     if done.returncode != 0:
         raise SystemExit(f"{name} failed, exit code {done.returncode}:\n  {shown}\n{done.stderr[-4000:]}")
     if not is_result:
@@ -155,7 +157,7 @@ def cpu_model() -> str:
 
 
 def versions(peer: Peer) -> dict[str, str]:
-    """Return the versions that matter, as the interpreter of a peer sees them."""
+    """Return the relevant versions in the interpreter of a peer."""
     code = (
         "import importlib.metadata as m, json, platform\n"
         "v = {'python': platform.python_version()}\n"
@@ -189,7 +191,7 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Return the ratio of medians; a dash where one of them was not run."""
+    """Return the ratio of medians; a dash if one of them was not measured."""
     if not ours or not theirs:
         return "-"
     return f"{statistics.median(ours) / statistics.median(theirs):.2f}"

@@ -1,6 +1,6 @@
-"""Microseconds of a vector step without callbacks, with the code of the hooks cut out, and with hooks.
+"""Microseconds per vector step without callbacks, without the code that calls hooks, and with hooks.
 
-CartPole, eight sub-environments in one process; processor time, the variants take turns.
+CartPole, eight sub-environments in one process; processor time; the variants are interleaved.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ OVERRIDES = [f"env_runners.num_envs_per_env_runner={NUM_ENVS}", "evaluation=none
 
 
 class EpisodeEnds(Callback):
-    """Is called at the end of each episode, and does nothing."""
+    """Called at the end of each episode; does nothing."""
 
     def on_episode_end(self, **kwargs: Any) -> None:
         """Do nothing."""
 
 
 class EpisodeSteps(Callback):
-    """Is called after each step of each sub-environment, and does nothing."""
+    """Called after each step of each sub-environment; does nothing."""
 
     def on_episode_step(self, **kwargs: Any) -> None:
         """Do nothing."""
 
 
 class _WithoutHooks(ast.NodeTransformer):
-    """Cuts out the loops over hooks."""
+    """Removes the loops over hooks."""
 
     def visit_For(self, node: ast.For) -> ast.AST | None:
         return None if ast.unparse(node.iter) in ("self._before_reset", "self._on_step") else node
@@ -56,24 +56,24 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=2000, help="vector steps of a repeat")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--steps", type=int, default=2000, help="vector steps per repeat")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     arguments = parser.parse_args()
     repeats, steps = (1, 50) if arguments.quick else (arguments.repeats, arguments.steps)
     bare = make_env_runner("ppo_cartpole", OVERRIDES)
     bare.__class__ = without_hooks()
-    runners = {"hooks cut out of the code": bare, "callbacks: []": make_env_runner("ppo_cartpole", OVERRIDES)}
+    runners = {"without the code of hooks": bare, "callbacks: []": make_env_runner("ppo_cartpole", OVERRIDES)}
     for callback in (EpisodeEnds, EpisodeSteps):
         block = f"callbacks=[{{_target_: {callback.__module__}.{callback.__name__}}}]"
         runners[callback.__name__] = make_env_runner("ppo_cartpole", [*OVERRIDES, block])
     seconds: dict[str, list[float]] = {name: [] for name in runners}
-    for _ in range(repeats + 1):  # the first one warms up
+    for _ in range(repeats + 1):  # the first one is a warm-up
         for name, runner in runners.items():
             begun = time.process_time()
             runner.sample(steps * NUM_ENVS)
             seconds[name].append(time.process_time() - begun)
-    of_bare = seconds["hooks cut out of the code"][1:]
-    print("| runner | us a vector step | times the one without hooks, median of pairs (min-max) |\n| --- | --- | --- |")
+    of_bare = seconds["without the code of hooks"][1:]
+    print("| runner | us per vector step | ratio to no hooks, median of pairs (min-max) |\n| --- | --- | --- |")
     for name, measured in seconds.items():
         ratios = [ours / theirs for ours, theirs in zip(measured[1:], of_bare, strict=True)]
         spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"

@@ -1,6 +1,6 @@
-"""Env steps per second of DQN on CartPole, one update of 32 rows for each env step: ours, a bare torch loop, SB3.
+"""Env steps per second of DQN on CartPole, one update of 32 rows per env step: ours, a bare torch loop, SB3.
 
-One sub-environment and one hidden layer of 256, so that what is done for each env step and each update counts.
+One sub-environment and one hidden layer of 256, so that the cost per env step and per update matters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Microseconds per call of the episode classes: ours and RLlib's, by the same calls on the same data.
+"""Microseconds per call of the episode classes, ours and RLlib's, for the same calls on the same data.
 
-Each process measures all cases with its own interpreter (`--measure`); ours and RLlib's take turns. A case's number is
-the fastest of its batches in any of the processes. Observations are (4,) float32, actions ints,
-rewards floats, with two extra model outputs, as PPO has them on CartPole.
+Each process measures all cases with one interpreter (`--measure`); ours and RLlib's alternate. The result of a case is
+the fastest of its batches in any of the processes. Observations are (4,) float32, actions ints, rewards floats, with
+two extra model outputs, like PPO's on CartPole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import bench_common as bc
 import gymnasium
 import numpy as np
 
-STEPS = 200  # of a chunk, RLlib's usual order of magnitude
+STEPS = 200  # per chunk, RLlib's usual order of magnitude
 AGENTS = ("a", "b", "c", "d")
 OBSERVATION_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
 ACTION_SPACE = gymnasium.spaces.Discrete(2)
@@ -33,11 +33,11 @@ Episode = Any  # of either library
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: `call` on what `make` returns.
+    """A measured operation: `call` on the result of `make`.
 
     Attributes:
-        is_fresh: each call needs a new one, as it changes it.
-        num_calls: how many of the thing that the case is named after are in one `call`.
+        is_fresh: whether each call needs a new object, because it changes the object.
+        num_calls: number of measured operations per `call`.
     """
 
     name: str
@@ -196,7 +196,7 @@ def measure_peer(peer: str, budget_s: float) -> dict[str, float]:
 
 
 def measure_case(case: Case, budget_s: float) -> float:
-    """Return the microseconds of one of the case's calls: the fastest of at least 5 batches."""
+    """Return the microseconds of one operation of a case: the fastest of at least 5 batches."""
     size, fastest, end = batch_size(case), float("inf"), time.perf_counter() + budget_s
     gc.collect()
     gc.disable()
@@ -209,7 +209,7 @@ def measure_case(case: Case, budget_s: float) -> float:
 
 
 def batch_size(case: Case) -> int:
-    """Return as many calls as take 5 ms; few where each needs a new episode, which takes longer to make."""
+    """Return the number of calls that take 5 ms; few if each needs a new episode, which takes longer to make."""
     once = min(batch_seconds(case, 1) for _ in range(3))
     return max(1, min(10 if case.is_fresh else 10_000, int(0.005 / once)))
 
@@ -243,11 +243,13 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--python-rllib", default=str(bc.ROOT / ".peers" / "rllib" / "bin" / "python"))
-    parser.add_argument("--repeats", type=int, default=None, help="processes of each library: 3, or 1 with --quick")
-    parser.add_argument("--budget", type=float, default=None, help="seconds for each case and process: 0.2")
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="processes per library (default: 3, or 1 with --quick)"
+    )
+    parser.add_argument("--budget", type=float, default=None, help="seconds per case and process (default: 0.2)")
     parser.add_argument("--out", type=bc.Path, default=bc.RESULTS_DIR / "episodes.json")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
-    parser.add_argument("--measure", choices=("ours", "rllib"), help="only measure, in this process")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
+    parser.add_argument("--measure", choices=("ours", "rllib"), help="only measure this library, in this process")
     args = parser.parse_args(argv)
     budget_s = args.budget if args.budget is not None else 0.01 if args.quick else 0.2
     if args.measure:
@@ -262,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             results[peer.name].append(run_peer(peer, budget_s))
             bc.log(f"[{repeat + 1}/{repeats}] {peer.name}")
     bc.write_json(args.out, {"machine": machine, "repeats": repeats, "microseconds": results})
-    print(f"Microseconds a call: the fastest of {repeats} processes.\n")
+    print(f"Microseconds per call: the fastest of {repeats} processes.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

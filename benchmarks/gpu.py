@@ -1,8 +1,8 @@
-"""Gradient steps/s and microseconds of acting on a GPU, against this machine's CPU and a bare torch loop on the GPU.
+"""Gradient steps/s and microseconds per action on a GPU, compared with the CPU and with a bare torch loop on the GPU.
 
-Learners: PPO's update of one train batch by the trainer's own learner, whose rows lie on the CPU before it, and by a
-bare loop of the same network and loss whose rows lie on the GPU. Acting: one forward pass of a vector step, with the
-copies to the GPU and back. The CPU has as many threads as torch takes. Systems take turns, in one process.
+Learners: PPO's update of one train batch by the trainer's learner, with rows that start on the CPU, and by a bare loop
+with the same network and loss, with rows on the GPU. Acting: one forward pass of a vector step, including the copies to
+the GPU and back. The CPU uses torch's default number of threads. Systems are interleaved in one process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NUM_ACTIONS = 6  # of ImageEnv
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and the rows of its updates.
+    """A network and the rows of its updates.
 
     Attributes:
-        hiddens: widths of the hidden layers, after the convolutions where observations are images.
-        batch, minibatch: rows.
+        hiddens: widths of the hidden layers, after the convolutions if observations are images.
+        batch, minibatch: number of rows.
     """
 
     name: str
@@ -137,7 +137,7 @@ class BareNetwork(nn.Module):
 
 
 class BareUpdate:
-    """PPO's minibatch loop without anything around it; its rows are on the GPU, and nothing waits for the GPU."""
+    """PPO's minibatch loop without any overhead; its rows are on the GPU, and it never waits for the GPU."""
 
     def __init__(self, case: Case) -> None:
         self._case, self._network = case, BareNetwork(case).to("cuda")
@@ -167,11 +167,11 @@ class BareUpdate:
         return steps
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def steps_per_s(update: Callable[[], int], at_least_s: float) -> float:
-    """Return gradient steps/s of updates for at least so many seconds."""
+    """Return gradient steps/s of updates, measured for at least this many seconds."""
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < at_least_s:
         steps += update()
@@ -180,7 +180,7 @@ def steps_per_s(update: Callable[[], int], at_least_s: float) -> float:
 
 
 def measure_learners(case: Case, repeats: int, at_least_s: float) -> dict[str, list[float]]:
-    """Return gradient steps/s of each system, of each repeat."""
+    """Return gradient steps/s of each system and repeat."""
     systems: dict[str, OurUpdate | BareUpdate] = {
         CPU: OurUpdate(case, "cpu", False),
         GPU: OurUpdate(case, "cuda", False),
@@ -199,7 +199,7 @@ def measure_learners(case: Case, repeats: int, at_least_s: float) -> dict[str, l
 
 
 def measure_acting(case: Case, num_rows: int, repeats: int, at_least_s: float) -> dict[str, list[float]]:
-    """Return microseconds of a forward pass, of each repeat."""
+    """Return microseconds per forward pass of each repeat."""
     runner = make_env_runner("ppo_cartpole", case.network)
     obs = case.observations(num_rows)
     found: dict[str, list[float]] = {CPU: [], GPU: []}
@@ -220,7 +220,7 @@ def measure_acting(case: Case, num_rows: int, repeats: int, at_least_s: float) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement, at least")
+    parser.add_argument("--seconds", type=float, default=2.0, help="minimum seconds per measurement")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU on this machine")
@@ -239,7 +239,7 @@ def main() -> None:
         for num_rows in ACTING_ROWS:
             times = measure_acting(case, num_rows, args.repeats, args.seconds / 4)
             rows.append([case.name.partition(", minibatches")[0], str(num_rows), *map(bc.spread, times.values())])
-    print(bc.markdown_table(["acting, microseconds of a vector step", "sub-environments", CPU, GPU], rows))
+    print(bc.markdown_table(["acting, microseconds per vector step", "sub-environments", CPU, GPU], rows))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What `python -m runner import sb3-zoo` writes learns as Stable-Baselines3 does with the same entry.
+"""Do experiments written by `python -m runner import sb3-zoo` learn as Stable-Baselines3 does with the same entry?
 
-Both train an entry of benchmarks/peers/zoo over the same seeds, and are judged by greedy episodes afterwards.
+Both train an entry of benchmarks/peers/zoo with the same seeds, and greedy episodes are evaluated afterwards.
 
-    python benchmarks/imports.py              # trains; seeds that are in the file of results are kept
+    python benchmarks/imports.py              # train; skip seeds in the results file
     .peers/rliable/bin/python benchmarks/imports.py --table      # inter-quartile means, probability of improvement
 """
 
@@ -27,14 +27,14 @@ RESULTS = bc.ROOT / "docs" / "learning" / "imports.jsonl"
 
 
 def run_sb3(algorithm: str, env: str, seed: int, python: str) -> bc.Result:
-    """Train Stable-Baselines3 with the entry."""
+    """Train the entry with Stable-Baselines3."""
     flags = ["--algorithm", algorithm, "--env", env, "--seed", str(seed), "--num-episodes", str(NUM_EPISODES)]
     peer = bc.Peer("sb3", "sb3_zoo.py", python)
     return bc.run_peer(peer, [*flags, "--entry", json.dumps(read_entry(algorithm, env))])
 
 
 def read_entry(algorithm: str, env: str) -> Mapping[str, Any]:
-    """Return the entry with texts that are calls of `dict` as their values."""
+    """Return the entry, with texts that are calls of `dict` replaced by their values."""
     from runner.config.yaml_files import read_yaml
     from runner.importing.imported import read_python
 
@@ -49,7 +49,7 @@ def file_of(algorithm: str) -> Path:
 
 
 def run_ours(algorithm: str, env: str, seed: int) -> bc.Result:
-    """Import the entry, train it as the command line does, and evaluate the last checkpoint."""
+    """Import the entry, train it from the command line, and evaluate the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         experiment, run_dir = Path(folder) / "conf" / "experiment" / "entry.yaml", Path(folder) / "run"
         runner("import", "sb3-zoo", str(file_of(algorithm)), "--env", env, "--output", str(experiment))
@@ -75,7 +75,7 @@ def runner(*arguments: str) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Append the results of seeds that the file does not have yet."""
+    """Append the results of seeds that are not in the file yet."""
     results = read_results(args.out)
     for seed in args.seeds:
         for algorithm, env in ENTRIES:
@@ -91,12 +91,12 @@ def train(args: argparse.Namespace) -> None:
 
 
 def read_results(path: Path) -> list[bc.Result]:
-    """Return the results that are there already."""
+    """Return the existing results."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def table(results: list[bc.Result]) -> str:
-    """Return a row for each entry; an interval that holds 0.5 tells no difference."""
+    """Return one row per entry; an interval that contains 0.5 shows no difference."""
     rows = []
     for algorithm, env in ENTRIES:
         of_entry = [result for result in results if (result["algorithm"], result["env"]) == (algorithm, env)]
@@ -111,9 +111,11 @@ def table(results: list[bc.Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(10)])
-    parser.add_argument("--sb3", default=str(bc.ROOT / ".peers" / "sb3" / "bin" / "python"), help="its Python")
+    parser.add_argument(
+        "--sb3", default=str(bc.ROOT / ".peers" / "sb3" / "bin" / "python"), help="Python interpreter of SB3"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print the table of the results that are there")
+    parser.add_argument("--table", action="store_true", help="print the table of the existing results")
     args = parser.parse_args()
     if args.table:
         print(table(read_results(args.out)))

@@ -1,6 +1,6 @@
-"""What many opponents of the past cost: env steps a second of tic-tac-toe against 50 snapshots, one, and itself alone.
+"""The cost of many past opponents: env steps/s of tic-tac-toe against 50 snapshots, one snapshot, and itself only.
 
-It trains so many iterations of each by turns, several times, in this process.
+It trains some iterations of each in turn, several times, in this process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ _OVERRIDES = (
     "league.snapshot_every=1",
     "league.prioritised_power=0",
 )
-# The same opponents in the same share of episodes; only how many of them there are differs.
+# The same opponents in the same share of episodes; only their number differs.
 _HALF = "league.opponents={latest: 0.5, uniform: 0.5, prioritised: 0}"
 _ITSELF = "league.opponents={latest: 1, uniform: 0, prioritised: 0}"
 
 
 def _trainer(num_snapshots: int) -> Trainer:
-    """Return a trainer whose env runners draw from the newest so many snapshots, which all have been made; 0: whose
-    policy plays against itself."""
+    """Return a trainer whose env runners draw from the newest `num_snapshots` existing snapshots; 0 for self-play."""
     opponents = [_HALF, f"league.max_snapshots={num_snapshots}"] if num_snapshots else [_ITSELF]
     trainer = Trainer.from_experiment(_EXPERIMENT, [*_OVERRIDES, *opponents])
     for _ in range(num_snapshots + 2):
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--snapshots", type=int, default=50)
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     options = parser.parse_args(arguments)
     many, iterations, repeats = (3, 1, 1) if options.quick else (options.snapshots, options.iterations, options.repeats)
     speeds: dict[int, list[float]] = {0: [], 1: [], many: []}
@@ -57,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             speeds[number].append(_env_steps_per_s(trainer, iterations))
     medians = {number: statistics.median(values) for number, values in speeds.items()}
     for number, median in medians.items():
-        name = f"half of the episodes against {number} snapshots" if number else "against itself alone"
-        print(f"{name:45} {median:8,.0f} env steps/s, {medians[0] / median:.2f} times the cost of itself alone")
-    print(f"{many} snapshots cost {medians[1] / medians[many]:.2f} times what one does")
+        name = f"half of the episodes against {number} snapshots" if number else "against itself only"
+        print(f"{name:45} {median:8,.0f} env steps/s, {medians[0] / median:.2f} times the cost of itself only")
+    print(f"{many} snapshots cost {medians[1] / medians[many]:.2f} times the cost of one")
 
 
 if __name__ == "__main__":

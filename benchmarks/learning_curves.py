@@ -1,6 +1,7 @@
-"""Pictures of learning runs for the docs, from the curves that `make learning` leaves; `make learning-curves`.
+"""Draw pictures of learning runs for the docs from the curves of `make learning`; run by `make learning-curves`.
 
-Each shows the return of every seed over env steps, and their median, which ends where half of the seeds have stopped.
+Each picture shows the return of every seed over env steps, and their median up to the point where half of the seeds
+have stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def read_curves(folder: Path) -> dict[str, list[Curve]]:
 def median_of(curves: Sequence[Curve]) -> Curve:
     """Return the median of the curves on a common grid of env steps; a run that has stopped keeps its last return."""
     ends = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
-    last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least so long
+    last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least this long
     first = max(curve[0][0] for curve in curves if curve)
     points = []
     for steps in np.linspace(first, max(first, last), _NUM_POINTS).tolist():
@@ -59,7 +60,7 @@ def chart_of(experiment: str, curves: Sequence[Curve]) -> alt.LayerChart:
 
 
 def main() -> None:
-    """Draw a picture for each experiment."""
+    """Draw one picture per experiment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=Path("benchmarks/results/learning/curves"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/learning"))

@@ -1,9 +1,9 @@
-"""Write the table of benchmarks/results/learning.md from the lines of `make learning`; `make learning-table`.
+"""Update the table of benchmarks/results/learning.md from the results of `make learning`; run by `make learning-table`.
 
-Rows of experiments of which there are no lines stay as they are.
+Rows of experiments without new results are kept.
 
-Intervals are inter-quartile means with 95 % bootstrap intervals of each experiment by itself (rliable: Agarwal et al.,
-2021, https://arxiv.org/abs/2108.13264). A run that misses its target counts with the env steps that it was given.
+Intervals are inter-quartile means with 95 % bootstrap intervals per experiment (rliable: Agarwal et al., 2021,
+https://arxiv.org/abs/2108.13264). A run that misses its target counts with its full budget of env steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Interval = Callable[[Sequence[float]], tuple[float, float, float]]
 
 
 def read_runs(path: Path) -> dict[str, list[Run]]:
-    """Return experiment -> its runs, the newest one of each seed, by seed."""
+    """Return experiment -> newest run of each seed, in the order of seeds."""
     newest: dict[tuple[str, int], Run] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
@@ -59,24 +59,24 @@ def rliable_interval(values: Sequence[float]) -> tuple[float, float, float]:
     from rliable import library, metrics
 
     scores = {"runs": np.array(values, np.float64)[:, None]}  # (runs, tasks)
-    np.random.seed(0)  # the resamples of rliable
+    np.random.seed(0)  # for the resamples of rliable
     point, bounds = library.get_interval_estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=10_000)
     return float(point["runs"][0]), float(bounds["runs"][0, 0]), float(bounds["runs"][1, 0])
 
 
 def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
-    """Return the probability that a run of ours is better than a run of the others', and its 95 % interval."""
+    """Return the probability that our run is better than another system's run, and its 95 % interval."""
     import numpy as np
     from rliable import library, metrics
 
     pair = {"pair": (np.array(ours, np.float64)[:, None], np.array(others, np.float64)[:, None])}
-    np.random.seed(0)  # the resamples of rliable
+    np.random.seed(0)  # for the resamples of rliable
     point, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=2_000)
     return float(point["pair"]), float(bounds["pair"][0, 0]), float(bounds["pair"][1, 0])
 
 
 def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return a row for each experiment that both have: who needs fewer env steps."""
+    """Return one row per common experiment: which of the two needs fewer env steps."""
     rows = ["| experiment | runs | probability of fewer env steps |", "| --- | --- | --- |"]
     for experiment in sorted(set(ours) & set(others)):
         first, second = ours[experiment], others[experiment]
@@ -87,7 +87,7 @@ def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[
 
 
 def with_rows(page: str, rows: Sequence[str], head: Sequence[str] = HEAD) -> str:
-    """Return the page with these rows in its table, in the order of their experiments, instead of older ones."""
+    """Return the page with these rows in its table, in the order of their experiments, replacing older rows."""
     before, rest = page.split(BEGIN)
     table, after = rest.split(END)
     kept = {row.split("`")[1]: row for row in [*table.splitlines(), *rows] if row.startswith("| `")}
@@ -95,11 +95,11 @@ def with_rows(page: str, rows: Sequence[str], head: Sequence[str] = HEAD) -> str
 
 
 def main() -> None:
-    """Print the table, and put it into the page."""
+    """Print the table and update the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/learning/results.jsonl"))
     parser.add_argument("--page", type=Path, help="page whose table between the marks is replaced")
-    parser.add_argument("--compare", type=Path, nargs=2, help="two files with results instead: who is better")
+    parser.add_argument("--compare", type=Path, nargs=2, help="two files with results to compare instead")
     arguments = parser.parse_args()
     if arguments.compare is not None:
         print("\n".join(comparison(*map(read_runs, arguments.compare))))

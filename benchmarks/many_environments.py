@@ -1,6 +1,6 @@
 """Env steps per second of PPO on CartPole with 4,096 sub-environments in one process, batches of 131,072 env steps.
 
-Systems: ours, eager and compiled, a bare torch loop, SB3 and RLlib; SB3 and RLlib also with 64 sub-environments, where
+Systems: ours (eager and compiled), a bare torch loop, SB3 and RLlib; SB3 and RLlib also with 64 sub-environments, where
 they may be faster. Minibatches of 32,768 rows, 4 epochs.
 """
 

@@ -1,6 +1,6 @@
 """PPO on CartPole for several agents: ours and RLlib, 8 sub-environments in one process.
 
-Two agents have a module each; with `--num-agents 16` all have one.
+Two agents use a module each; with `--num-agents 16` all agents share one.
 """
 
 from __future__ import annotations

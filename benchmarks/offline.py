@@ -1,6 +1,7 @@
-"""Behaviour cloning of recorded data, and recording: ours, a bare torch loop, RLlib, on the same data and network.
+"""Behaviour cloning on recorded data, and recording: ours, a bare torch loop, RLlib, with the same data and network.
 
-Each measurement is a process of its own, one at a time; the systems take turns. Ours and RLlib have one pre-learner.
+Each measurement runs in a separate process, one at a time; the systems are interleaved. Ours and RLlib use one
+pre-learner.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BATCH = 1024
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: which systems read what, and how."""
+    """One comparison: the data and flags of each system."""
 
     title: str
     flags: tuple[str, ...]
@@ -41,7 +42,7 @@ RECORDINGS = ("CartPole-v1", "Pendulum-v1")
 
 
 def make_data(peers: dict[str, bc.Peer], folder: Path, num_steps: int) -> None:
-    """The same episodes in each format: `episodes` and `table` (ours), `rllib`."""
+    """Make the same episodes in each format: `episodes` and `table` (ours), `rllib`."""
     for peer, script, *arguments in (
         ("ours", "make_recordings.py", str(folder), str(num_steps)),
         ("rllib", "rllib_offline.py", "convert", str(folder / "episodes"), str(folder / "rllib")),
@@ -52,8 +53,10 @@ def make_data(peers: dict[str, bc.Peer], folder: Path, num_steps: int) -> None:
 
 def main() -> None:
     parser = bc.parser(__doc__, "offline.json", "ours,bare,rllib")
-    parser.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
-    parser.add_argument("--steps", type=int, default=None, help="env steps of the data: 100,000, or 5,000 with --quick")
+    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="env steps of the data (default: 100,000, or 5,000 with --quick)"
+    )
     args, extra = parser.parse_known_args()
     repeats = args.repeats or (1 if args.quick else 3)
     updates = ["--updates", "20" if args.quick else "600", "--warmup", "20" if args.quick else "100"]
@@ -95,7 +98,7 @@ def main() -> None:
 
 
 def table(results: dict[str, dict[str, list[bc.Result]]]) -> str:
-    """Return a row a comparison: each system's speed, ours against theirs, seconds to the first batch."""
+    """Return one row per comparison: speeds, ratios, and seconds to the first batch."""
 
     def speeds(title: str, name: str) -> list[float]:
         runs = results.get(title, {}).get(name, [])

@@ -1,7 +1,7 @@
-"""Updates per second of IQL and CQL from 60,000 recorded Pendulum steps: 256 rows an update, two layers of 64.
+"""Updates per second of IQL and CQL from 60,000 recorded Pendulum steps: 256 rows per update, two layers of 64.
 
-Systems: ours, eager and compiled, and d3rlpy. Waiting for batches is part of the time: ours come from Ray Data, which
-reads episode files, d3rlpy's from a list of transitions in its process.
+Systems: ours (eager and compiled) and d3rlpy. The time includes waiting for batches: ours come from Ray Data, which
+reads episode files; d3rlpy's come from a list of transitions in its process.
 """
 
 from __future__ import annotations

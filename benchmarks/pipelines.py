@@ -1,6 +1,6 @@
-"""Microseconds of the env-to-module and module-to-env pipelines in a vector step, while CartPole is sampled.
+"""Microseconds of the env-to-module and module-to-env pipelines per vector step, while sampling CartPole.
 
-The bar: the default pipelines take at most 25 us with 8 sub-environments, and with 64 less than double that.
+Target: the default pipelines take at most 25 us with 8 sub-environments, and less than twice as long with 64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_GROWTH = 2.0
 SIZES = (8, 64)  # sub-environments
 PEER = bc.Peer(bc.OURS, "pipelines.py", sys.executable)
 
-# Title -> what a process reports. `other`: what is done for many steps at once, as its share of one.
+# Title -> key in the result of a process. `other` is the work done for many steps together, as the share of one step.
 WHOLE = {
     "env-to-module": "env_to_module_us",
     "module-to-env": "module_to_env_us",
@@ -27,7 +27,7 @@ WHOLE = {
     "all pipelines": "total_us",
     "forward pass": "forward_us",
     "env step": "env_step_us",
-    "whole vector step": "vector_step_us",
+    "complete vector step": "vector_step_us",
 }
 
 
@@ -51,7 +51,7 @@ Results = dict[tuple[Variant, int], list[bc.Result]]
 
 
 def measure_all(variants: Sequence[Variant], repeats: int, flags: Sequence[str]) -> Results:
-    """Measure all variants, which take turns, a process each."""
+    """Measure all variants, interleaved, in one process each."""
     results: Results = {(variant, size): [] for variant in variants for size in SIZES}
     for repeat in range(repeats):
         for (variant, size), found in results.items():
@@ -103,18 +103,18 @@ def verdict(results: Results) -> str:
     found, times = total_us(results, DEFAULT, SIZES[0]), growth(results, DEFAULT)
     is_met = found <= MAX_US and times < MAX_GROWTH
     return (
-        f"Bar {'met' if is_met else 'NOT met'}: {found:.1f} us with {SIZES[0]} (at most {MAX_US:.0f}), "
+        f"Target {'met' if is_met else 'NOT met'}: {found:.1f} us with {SIZES[0]} (at most {MAX_US:.0f}), "
         f"{times:.2f} times that with {SIZES[1]} (less than {MAX_GROWTH:.0f})."
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are handed on.", allow_abbrev=False)
-    parser.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
-    parser.add_argument("--vector-steps", type=int, default=None, help="5000, or 500 with --quick")
-    parser.add_argument("--default-only", action="store_true", help="leave the variants out")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are passed on.", allow_abbrev=False)
+    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
+    parser.add_argument("--vector-steps", type=int, default=None, help="default: 5000, or 500 with --quick")
+    parser.add_argument("--default-only", action="store_true", help="skip the variants")
     parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "pipelines.json")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     args, extra = parser.parse_known_args()
     repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
     vector_steps = args.vector_steps if args.vector_steps is not None else 500 if args.quick else 5000
@@ -124,10 +124,10 @@ def main() -> None:
     results = measure_all(variants, repeats, flags)
     raw = [{"variant": variant.name, "num_envs": size, "results": found} for (variant, size), found in results.items()]
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "pipelines": raw})
-    print(f"Microseconds of a vector step, medians of {repeats} runs (min-max), {vector_steps:,} vector steps each.")
-    print("`other`: drawing the noise, and `action_logp` when a fragment is cut, as the share of one step.\n")
+    print(f"Microseconds per vector step, medians of {repeats} runs (min-max), {vector_steps:,} vector steps each.")
+    print("`other`: drawing noise, and `action_logp` when a fragment is cut, as the share of one step.\n")
     print(whole_table(results) + "\n\n" + verdict(results) + "\n")
-    print("Each connector with a timer of its own, which adds a little; without `other`:\n")
+    print("Each connector with a separate timer, which adds a little; without `other`:\n")
     print(connector_table(results, DEFAULT) + "\n")
     if len(variants) > 1:
         print(f"All pipelines with other connectors:\n\n{variant_table(results, variants)}\n")

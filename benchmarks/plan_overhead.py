@@ -1,4 +1,4 @@
-"""Microseconds that a plan adds to an iteration: operators, items and metrics around context that do nothing."""
+"""Microseconds per iteration of a plan's operators, items and metrics, with env runners and learners that are idle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class IdleRunner:
 
 
 class IdleLearners:
-    """Updates nothing."""
+    """Learners that do not update anything."""
 
     num_restarts = 0
 
@@ -118,8 +118,8 @@ def main() -> None:
         updates = 100 if "100" in name else 1
         median = statistics.median(times)
         rows.append([name, f"{median:.1f}", f"{median / updates:.1f}"])
-    print(f"Median microseconds of {iterations} iterations; the bar for an iteration of ppo is {BUDGET_US:.0f}.\n")
-    print(bc.markdown_table(["plan", "an iteration", "an update"], rows))
+    print(f"Median microseconds of {iterations} iterations; the target for an iteration of ppo is {BUDGET_US:.0f}.\n")
+    print(bc.markdown_table(["plan", "per iteration", "per update"], rows))
 
 
 if __name__ == "__main__":

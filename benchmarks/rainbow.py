@@ -1,6 +1,6 @@
-"""Env steps per second of C51 and Rainbow on CartPole, one update of 32 rows for each env step.
+"""Env steps per second of C51 and Rainbow on CartPole, one update of 32 rows per env step.
 
-Systems: ours, eager and compiled, a bare torch loop. One sub-environment and one hidden layer of 256, as in `dqn.py`.
+Systems: ours (eager and compiled), a bare torch loop. One sub-environment and one hidden layer of 256, as in `dqn.py`.
 """
 
 from __future__ import annotations

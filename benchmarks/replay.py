@@ -1,7 +1,7 @@
-"""Microseconds of replay buffers with a million CartPole steps: batches of 256, and 400 rows that are added.
+"""Microseconds of replay buffers with a million CartPole steps: sampling 256 rows, and adding 400 rows.
 
-The buffers take turns. Adding is against a plain copy of the same columns into arrays of the same length, memory
-against the columns of these steps: observations (once), actions, rewards, and how they ended.
+The buffers are interleaved. Adding is compared with a plain copy of the same columns into arrays of the same length.
+Memory is compared with the columns of these steps: observations (once), actions, rewards, and ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 
 CAPACITY = 1_000_000
 BATCH_SIZE = 256
-NUM_ENVS, LENGTH = 8, 50  # of a fragment: 400 env steps
+NUM_ENVS, LENGTH = 8, 50  # per fragment: 400 env steps
 EPISODE_LENGTH = 200
 MEMORY_BAR = 1.1
 ENDS = np.zeros((2, CAPACITY), np.bool_)  # whether a step terminated or truncated its episode
 
-# Name -> how it is made, and the microseconds that a batch may take.
+# Name -> factory, and the target in microseconds per batch.
 BUFFERS: dict[str, tuple[Callable[[], ReplayBuffer], float | None]] = {
     "uniform": (lambda: ReplayBuffer(CAPACITY), 100.0),
     "uniform, n-step 3": (lambda: ReplayBuffer(CAPACITY, n_step=3, gamma=0.99), None),
@@ -35,7 +35,7 @@ BUFFERS: dict[str, tuple[Callable[[], ReplayBuffer], float | None]] = {
 
 
 class Fragments:
-    """Fragments of 400 env steps, one after the other, with random numbers in the columns of CartPole."""
+    """Consecutive fragments of 400 env steps, with random numbers in the columns of CartPole."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         num_rows = NUM_ENVS * LENGTH
@@ -47,7 +47,7 @@ class Fragments:
         self._count = 0
 
     def next(self) -> Rollout:
-        """Return the next one: each sub-environment's episode goes on, or begins anew after 200 steps."""
+        """Return the next fragment: each sub-environment's episode continues, or restarts after 200 steps."""
         episode, t_started = divmod(self._count * LENGTH, EPISODE_LENGTH)
         self._count += 1
         block = ColumnBlock(
@@ -62,7 +62,7 @@ class Fragments:
 
 
 class PlainCopy:
-    """Rings of columns, and nothing else."""
+    """Plain rings of columns."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
         self._columns = columns
@@ -77,12 +77,12 @@ class PlainCopy:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the columns with how steps ended."""
+        """Memory of the columns, including the ends of steps."""
         return ENDS.nbytes + sum(array.nbytes for array in self.arrays.values())
 
 
 def filled(make: Callable[[], ReplayBuffer], fragments: Fragments) -> ReplayBuffer:
-    """Return a buffer that is full."""
+    """Return a full buffer."""
     buffer = make()
     for _ in range(CAPACITY // (NUM_ENVS * LENGTH) + 1):
         buffer.add(fragments.next())
@@ -100,7 +100,7 @@ def microseconds(call: Callable[[], object], num_calls: int) -> float:
 
 
 def measure(num_repeats: int, num_calls: int) -> dict[str, list[float]]:
-    """Return the microseconds of each turn, and `memory`, by what was measured."""
+    """Return name of a measurement -> microseconds of each turn, and `memory`."""
     found: dict[str, list[float]] = {}
     fragments = Fragments(np.random.default_rng(0))
     plain = PlainCopy(fragments.columns)
@@ -118,7 +118,7 @@ def measure(num_repeats: int, num_calls: int) -> dict[str, list[float]]:
 
 
 def table(found: Mapping[str, list[float]]) -> str:
-    """Return a row for each buffer, with bars."""
+    """Return one row per buffer, with targets."""
     rows = [["plain copy", "-", bc.spread(found["plain copy, add"], 1), "-", "1"]]
     for name, (_, bar) in BUFFERS.items():
         sample, add, (memory,) = (found[f"{name}, {what}"] for what in ("sample", "add", "memory"))
@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "replay.json")
     args, _ = parser.parse_known_args()
     repeats, calls = (1, 20) if args.quick else (args.repeats, args.calls)

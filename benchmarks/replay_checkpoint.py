@@ -1,4 +1,4 @@
-"""What checkpoints of a ring of 1,000,000 CartPole rows cost: the first one, the next one, and going back to it."""
+"""Cost of checkpoints of a ring with 1,000,000 CartPole rows: the first one, the next one, and resuming."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from runner.episodes.columns import ColumnBlock, Rollout
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 
 NUM_NEW = 1000
-BATCH_SIZE = 32  # rows with new priorities for each new row
-LENGTH = 199  # of episodes, 200 rows each
+BATCH_SIZE = 32  # rows with new priorities per new row
+LENGTH = 199  # steps per episode, 200 rows each
 ID = "default_policy"
 
 
 def rollout_of(num_rows: int, stream: np.random.Generator, name: str) -> Rollout:
-    """CartPole steps of whole episodes with so many observations in all."""
+    """Return CartPole steps of complete episodes with `num_rows` observations in total."""
     num_episodes = num_rows // (LENGTH + 1)
     num_steps = num_episodes * LENGTH
     columns = {
@@ -45,7 +45,7 @@ def rollout_of(num_rows: int, stream: np.random.Generator, name: str) -> Rollout
 
 
 def train(buffer: ReplayBuffer, stream: np.random.Generator, name: str) -> None:
-    """Add new rows; a prioritised buffer gets new priorities for a batch after each."""
+    """Add new rows; in a prioritised buffer, also update the priorities of a batch after each row."""
     buffer.add(rollout_of(NUM_NEW, stream, name))
     if isinstance(buffer, PrioritizedReplayBuffer):
         rows = buffer.sample(NUM_NEW * BATCH_SIZE).rows[ID]
@@ -53,7 +53,7 @@ def train(buffer: ReplayBuffer, stream: np.random.Generator, name: str) -> None:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -66,17 +66,17 @@ def read_plainly(folder: Path) -> None:
 
 
 def bytes_of(folder: Path) -> int:
-    """Bytes of all files."""
+    """Return the total size of all files in bytes."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def new_bytes_of(folder: Path) -> int:
-    """Bytes of the files that are in no other checkpoint."""
+    """Return the bytes of the files that belong to no other checkpoint."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.stat().st_nlink == 1)
 
 
 def rows_of(make: Callable[[], ReplayBuffer], folder: Path, num_rounds: int) -> Iterator[list[str]]:
-    """Yield what was measured, as value and unit."""
+    """Yield the measurements as value and unit."""
     stream, buffer = np.random.default_rng(0), make()
     buffer.add(rollout_of(buffer.capacity + 2 * LENGTH, stream, "first"))
     first = folder / "first"
@@ -102,15 +102,17 @@ def rows_of(make: Callable[[], ReplayBuffer], folder: Path, num_rounds: int) -> 
 
 
 def state_of(buffer: ReplayBuffer) -> dict[str, object]:
-    """Return the state of a checkpoint with nothing but the buffer."""
+    """Return the state of a checkpoint that contains only the buffer."""
     return {"replay": buffer.get_state()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=70, help="checkpoints after the first one")
-    parser.add_argument("--folder", type=Path, help="on the disk that is measured; default: the system's own for files")
+    parser.add_argument("--rounds", type=int, default=70, help="number of checkpoints after the first one")
+    parser.add_argument(
+        "--folder", type=Path, help="folder on the disk to measure (default: the system's temporary folder)"
+    )
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     capacity, rounds = (20_000, 5) if args.quick else (args.capacity, args.rounds)
@@ -122,7 +124,7 @@ def main() -> None:
                 table.setdefault(name, [name]).append(value)
         finally:
             shutil.rmtree(folder)
-    print(f"{capacity:,} rows; a prioritised buffer gets {BATCH_SIZE} new priorities for each new row.\n")
+    print(f"{capacity:,} rows; a prioritised buffer gets {BATCH_SIZE} new priorities per new row.\n")
     print(bc.markdown_table(["", "uniform", "prioritised"], list(table.values())))
 
 

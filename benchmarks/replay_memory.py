@@ -1,4 +1,4 @@
-"""Memory of stacked frames in replay, which keeps each frame once, and milliseconds of a batch that stacks them."""
+"""Memory of stacked frames in replay, which stores each frame once, and milliseconds per batch that stacks them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EDITS = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncat
 
 
 def filled(capacity: int, side: int, num_lookback: int) -> ReplayBuffer:
-    """A full buffer of single frames (side, side, 1) in episodes of `CHUNK` steps."""
+    """Return a full buffer of single frames (side, side, 1) in episodes of `CHUNK` steps."""
     buffer, rng = ReplayBuffer(capacity), np.random.default_rng(0)
     buffer.use_stream(rng)
     buffer.use_lookback({ID: num_lookback})
@@ -48,7 +48,7 @@ def filled(capacity: int, side: int, num_lookback: int) -> ReplayBuffer:
 
 
 def batches_of(buffer: ReplayBuffer, side: int, num_frames: int) -> Any:
-    """Return a function that samples a batch and makes what a learner takes of it."""
+    """Return a function that samples a batch and prepares it for a learner."""
     space = gym.spaces.Box(0, 255, (side, side, 1), np.uint8)
     pipeline = learner_pipeline(space, ACTIONS, torch.device("cpu"), EDITS, make_connector, ["n_step", "weights"])
     if num_frames > 1:
@@ -89,8 +89,10 @@ def main() -> None:
             ]
         )
     print(f"A buffer of {capacity:,} env steps of single frames, sampled {ROWS} at a time.\n")
-    print(bc.markdown_table(["the module sees", "rows of obs in a batch", "MiB kept", "ms a batch"], rows))
-    print(f"\nStacked over single frames: {num_bytes[1] / num_bytes[0]:.3f} times the memory; the bar is {BAR}.")
+    print(bc.markdown_table(["the module sees", "rows of obs per batch", "MiB stored", "ms per batch"], rows))
+    print(
+        f"\nStacked frames need {num_bytes[1] / num_bytes[0]:.3f} times the memory of single ones; the target is {BAR}."
+    )
     if num_bytes[1] > BAR * num_bytes[0]:
         raise SystemExit(1)
 

@@ -1,7 +1,7 @@
-"""RLlink servers: env steps per second taken in, ours and RLlib's, and actions per second that ours computes.
+"""RLlink servers: env steps received per second, ours and RLlib's, and actions per second computed by ours.
 
-Episodes of 200 CartPole steps in messages of 4,000 steps over loopback, encoded before the clock starts; each
-measurement is a server process and a client process; the systems take turns. Nothing learns.
+Episodes of 200 CartPole steps in messages of 4,000 steps over loopback, encoded before the measurement. Each
+measurement uses a server process and a client process; the systems are interleaved. Nothing learns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import bench_common as bc
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: which server, which messages, how many clients."""
+    """One measurement: server, kind of messages, number of clients."""
 
     title: str
     peer: str
@@ -37,7 +37,7 @@ ROWS = (
 
 def main() -> None:
     parser = bc.parser(__doc__, "rllink.json", "ours,rllib")
-    parser.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
+    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
     args, extra = parser.parse_known_args()
     repeats = args.repeats or (1 if args.quick else 3)
     seconds = ["--warmup-s", "1", "--seconds", "2"] if args.quick else []
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def table(results: dict[str, list[bc.Result]]) -> str:
-    """Return a row a measurement: steps per second, against RLlib, and what else was seen."""
+    """Return one row per measurement: steps per second, the ratio to RLlib, and notes."""
     speeds = {title: [run["steps_per_s"] for run in runs] for title, runs in results.items()}
     rows = []
     for title, measured in speeds.items():

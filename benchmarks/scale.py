@@ -1,7 +1,7 @@
-"""What binds first with up to 1,000 env runners and 16 learners: costs measured here, then a simulation of the plan.
+"""Find the bottleneck with up to 1,000 env runners and 16 learners: measure costs here, then simulate the plan.
 
-`measure` writes benchmarks/results/scale.jsonl, a line for the machine and one for each cost. `simulate` reads it and
-prints the tables of benchmarks/results/scale.md; of env steps, networks and GPUs it knows what its flags say.
+`measure` writes benchmarks/results/scale.jsonl: one line for the machine and one per cost. `simulate` reads it and
+prints the tables of benchmarks/results/scale.md. Flags set the properties of env steps, networks and GPUs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scale_simulation import Costs, Outcome, Setting, simulate
 
 PAGE_COSTS = bc.ROOT / "docs" / "scale.jsonl"
 NUM_LEARNERS = (1, 4, 16)
-_PER_LEARNER = 2048  # env steps of a learner's part of a train batch
+_PER_LEARNER = 2048  # env steps per learner in a train batch
 _HEADER = ["env runners", "learners", "env steps/s", "driver", "learners busy", "env runners busy", "network"]
 _HEADER += ["lag (updates): mean, largest", "driver's node (MB/s)", "binds first"]
 
 
 def costs_of(kind: str, costs: list[Cost], row_s: float | None = None) -> Costs:
-    """Return the costs of a kind of environment and module; `row_s` takes the place of the measured one."""
+    """Return the costs of a kind of environment and module; `row_s` replaces the measured value."""
     per_step = value_of(costs, "bytes_per_env_step", kind)
     weights_bytes = value_of(costs, "weights_bytes", kind)
     of_images, of_vectors = (
@@ -68,7 +68,7 @@ def row_of(setting: Setting, outcome: Outcome) -> list[str]:
 
 
 def setting_of(num_runners: int, num_learners: int, args: argparse.Namespace) -> Setting:
-    """Return a run with the flags' env steps and network."""
+    """Return a run with the env steps and the network of the flags."""
     return Setting(
         num_runners,
         num_learners,
@@ -80,13 +80,13 @@ def setting_of(num_runners: int, num_learners: int, args: argparse.Namespace) ->
 
 
 def table_of_sizes(costs: Costs, args: argparse.Namespace) -> str:
-    """Return the table over env runners and learners."""
+    """Return the table over numbers of env runners and learners."""
     settings = [setting_of(runners, learners, args) for runners in NUM_RUNNERS for learners in NUM_LEARNERS]
     return bc.markdown_table(_HEADER, [row_of(one, simulate(one, costs, args.samples)) for one in settings])
 
 
 def variants(setting: Setting, costs: Costs) -> Mapping[str, tuple[Setting, Costs]]:
-    """Return what changes -> a run that differs in it alone."""
+    """Return name of a change -> a run that differs only in this change."""
     quarter = replace(costs, bytes_per_env_step=costs.bytes_per_env_step / 4)
     longer = replace(setting, fragment=4 * setting.fragment)
     vector = replace(setting, fragment=8 * setting.fragment)
@@ -103,7 +103,7 @@ def variants(setting: Setting, costs: Costs) -> Mapping[str, tuple[Setting, Cost
 
 
 def table_of_variants(costs: Costs, args: argparse.Namespace) -> str:
-    """Return the table over settings, of the most env runners and learners."""
+    """Return the table over settings, with the largest numbers of env runners and learners."""
     setting = setting_of(max(NUM_RUNNERS), max(NUM_LEARNERS), args)
     rows = [
         [name, *row_of(one, simulate(one, its_costs, args.samples))[2:]]
@@ -113,13 +113,13 @@ def table_of_variants(costs: Costs, args: argparse.Namespace) -> str:
 
 
 def table_of_costs(costs: Sequence[Cost]) -> str:
-    """Return the table of what was measured."""
+    """Return the table of measured costs."""
     shown = [(one, f"{1e6 * one.value:,.1f} us" if one.unit == "s" else f"{one.value:,.0f} bytes") for one in costs]
     return bc.markdown_table(["cost", "of", "measured"], [[f"`{one.name}`", one.of, text] for one, text in shown])
 
 
 def write_costs(path: Path) -> None:
-    """Measure, and write a line for the machine and one for each cost."""
+    """Measure, and write one line for the machine and one per cost."""
     machine = {**bc.machine_facts([]), "load": os.getloadavg()[0]}
     lines = [machine, *(dataclasses.asdict(cost) for cost in scale_costs.measure())]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -137,13 +137,15 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "simulate"))
     parser.add_argument("--costs", type=Path, default=PAGE_COSTS)
     parser.add_argument("--env-step-ms", type=float, default=5.0)
-    parser.add_argument("--sigma", type=float, default=1.0, help="of the logarithm of an env step's time")
-    parser.add_argument("--gbit-per-s", type=float, default=10.0, help="of each node's network")
-    parser.add_argument("--gpu-rows-per-s", type=float, default=20000.0, help="of a learner with images; an assumption")
-    parser.add_argument("--samples", type=int, default=8000, help="of a simulated run")
+    parser.add_argument("--sigma", type=float, default=1.0, help="sigma of the logarithm of an env step's time")
+    parser.add_argument("--gbit-per-s", type=float, default=10.0, help="network of each node")
+    parser.add_argument(
+        "--gpu-rows-per-s", type=float, default=20000.0, help="rows per second of a learner with images (an assumption)"
+    )
+    parser.add_argument("--samples", type=int, default=8000, help="samples per simulated run")
     args = parser.parse_args()
     if args.what == "measure":
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(bc.ROOT), str(bc.ROOT / "benchmarks")])  # of Ray's workers
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(bc.ROOT), str(bc.ROOT / "benchmarks")])  # for Ray's workers
         write_costs(args.costs)
         return
     costs = read_costs(args.costs)

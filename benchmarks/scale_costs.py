@@ -1,4 +1,4 @@
-"""Measures what asking, collecting, weights and updates cost on this machine: short, the fastest of several repeats."""
+"""Measures the costs of requests, samples, weights and updates on this machine, as the fastest of several repeats."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WEIGHTS_BYTES = (10_000, 1_000_000, 10_000_000)
 NUM_RUNNERS = (16, 64, 256, 1000)
 CARTPOLE, IMAGES = "CartPole, MLP", "84x84x4 images, CNN"
 _REPEATS = 10
-_LARGER = {CARTPOLE: 32, IMAGES: 3}  # a large update has so many times the rows of a small one
+_LARGER = {CARTPOLE: 32, IMAGES: 3}  # rows of a large update, in multiples of a small one
 
-# Experiment's overrides of each kind of environment and module.
+# Kind of environment and module -> overrides of the experiment.
 OVERRIDES: Mapping[str, tuple[str, ...]] = {
     CARTPOLE: (),
     IMAGES: (
@@ -34,7 +34,7 @@ OVERRIDES: Mapping[str, tuple[str, ...]] = {
 
 
 class ImageEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
-    """Random images as large as Atari's after the usual wrappers; a step takes no time."""
+    """Random images of the size of wrapped Atari frames; a step takes no time."""
 
     observation_space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gym.spaces.Discrete(6)  # type: ignore[assignment]
@@ -51,7 +51,7 @@ class ImageEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
         return self._image, {}
 
     def step(self, action: Any) -> Any:
-        """Give the same image again."""
+        """Return the same image again."""
         self._t += 1
         return self._image, 1.0, False, self._t == 1000, {}
 
@@ -61,10 +61,10 @@ class Cost:
     """One measured number.
 
     Attributes:
-        name: of the cost.
-        of: what it is the cost of.
-        value: the fastest of the repeats, where it is a time.
-        unit: s or bytes.
+        name: name of the cost.
+        of: subject of the cost.
+        value: value; for times, the fastest of the repeats.
+        unit: `s` or `bytes`.
     """
 
     name: str
@@ -86,7 +86,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def measure() -> list[Cost]:
-    """Measure everything, in about two minutes; Ray is started with two CPUs and stopped."""
+    """Measure all costs in about two minutes; starts Ray with two CPUs, and stops it."""
     from runner.cluster import start_local_ray, stop_ray
 
     start_local_ray(num_cpus=2)
@@ -98,7 +98,7 @@ def measure() -> list[Cost]:
 
 
 def _of_samples(kind: str) -> list[Cost]:
-    """Measure one remote env runner of one sub-environment, and updates on what it samples in this process."""
+    """Measure one remote env runner with one sub-environment, and updates on its samples in this process."""
     import ray
 
     from runner import Trainer
@@ -146,7 +146,7 @@ def _of_samples(kind: str) -> list[Cost]:
 
 
 def _of_weights() -> list[Cost]:
-    """Measure putting weights, and copying them out of the object store in another process."""
+    """Measure storing weights, and copying them from the object store in another process."""
     import ray
 
     @ray.remote(num_cpus=1)
@@ -169,7 +169,7 @@ def _of_weights() -> list[Cost]:
 
 
 def _of_looks() -> list[Cost]:
-    """Measure how long it takes to see which of an actor's requests have been answered, when none has."""
+    """Measure how long it takes to check which of an actor's requests are answered, if none is."""
     import ray
 
     from runner.cluster.futures import RemoteFuture, ready
@@ -191,7 +191,7 @@ def _of_looks() -> list[Cost]:
 
 
 class _Answering:
-    """An env runner in this process that always gives the same sample, which takes no time."""
+    """An env runner in this process that returns the same sample without delay."""
 
     def __init__(self, sample: Any) -> None:
         self._sample = sample
@@ -202,7 +202,7 @@ class _Answering:
 
 
 def _of_many_runners() -> list[Cost]:
-    """Measure what the plan does for each sample beside asking, looking and collecting: it grows with the runners."""
+    """Measure the plan's other work per sample, which grows with the number of env runners."""
     from runner.cluster.actor_group import ActorGroup
     from runner.cluster.actors import LocalActor
     from runner.config.operators import ParallelRolloutsConfig
@@ -227,5 +227,5 @@ def _of_many_runners() -> list[Cost]:
 
 
 def value_of(costs: list[Cost], name: str, of: str) -> float:
-    """Return the number of a cost whose subject begins so."""
+    """Return the value of a cost whose subject starts with `of`."""
     return statistics.median(cost.value for cost in costs if cost.name == name and cost.of.startswith(of))

@@ -1,9 +1,9 @@
-"""A discrete-event simulation of asynchronous sampling with many env runners, as `AsyncRequests` does it.
+"""Discrete-event simulation of asynchronous sampling with many env runners, as in `AsyncRequests`.
 
-The driver is one thread: it asks each env runner that has fewer than `num_async` requests, looks for the oldest answer
-that is ready, collects it, and once it has a train batch waits for the learners' update. An env runner works on its
-requests in their order. Answers pass the network into the driver's node one after the other; new weights are put once a
-request goes out with them, and pass out of the driver's node once for each other node.
+The driver is one thread. It sends a request to each env runner with fewer than `num_async` requests, looks for the
+oldest finished answer, and collects it. Once it has a train batch, it waits for the learners' update. An env runner
+handles its requests in order. Answers pass the network into the driver's node one after the other. New weights are
+stored when the first request uses them, and leave the driver's node once per other node.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 FREE, DETERMINISTIC, ROUNDS = "free", "deterministic", "rounds"
-_BUSY = 0.9  # share of its time from which on a part is what binds
+_BUSY = 0.9  # share of its time from which a component counts as the bottleneck
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured, in seconds and bytes.
+    """Measured costs in seconds and bytes.
 
     Attributes:
-        ask_s, collect_s: the driver's time to ask for a sample, and to take one in, without its bytes.
-        look_s: the driver's time to see which requests have been answered, without what it takes for each.
-        look_per_runner_s: the same for each of these requests.
-        per_runner_s: the driver's time for each sample and env runner, in the plan's own lists.
-        byte_s: the driver's time for a byte of a sample, which it copies.
-        put_s, take_s: to put new weights into the object store, and for an env runner to take them.
-        row_s, update_s: a learner's time for one row, and for an update without its rows.
-        bytes_per_env_step: of a sample.
-        weights_bytes: of all parameters.
+        ask_s, collect_s: driver time to request a sample, and to collect one, without its bytes.
+        look_s: driver time to check which requests are answered, without the time per request.
+        look_per_runner_s: driver time to check one request.
+        per_runner_s: driver time per sample and env runner, in the lists of the plan.
+        byte_s: driver time to copy a byte of a sample.
+        put_s, take_s: time to put new weights into the object store, and for an env runner to fetch them.
+        row_s, update_s: learner time per row, and per update without its rows.
+        bytes_per_env_step: size of an env step in a sample.
+        weights_bytes: size of all parameters.
     """
 
     ask_s: float = 0.0
@@ -52,15 +52,15 @@ class Costs:
 
 @dataclass(frozen=True)
 class Setting:
-    """A run.
+    """Settings of a run.
 
     Attributes:
-        step_s, sigma: mean of an env step's lognormal time, and the sigma of its logarithm.
-        fragment: env steps of a request.
-        batch: env steps of an update of all learners together.
+        step_s, sigma: mean of the lognormal time of an env step, and sigma of its logarithm.
+        fragment: env steps per request.
+        batch: env steps per update of all learners together.
         plan: free, deterministic, or rounds.
-        runners_per_node: the driver's node has none.
-        bytes_per_s, latency_s: of a node's network, in each direction, and of one step of an all-reduce.
+        runners_per_node: env runners per node; the driver's node does not run any.
+        bytes_per_s, latency_s: network speed of a node in each direction, and latency of one step of an all-reduce.
     """
 
     num_runners: int
@@ -79,7 +79,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: shares are of the simulated time."""
+    """Results of a simulation; shares refer to the simulated time."""
 
     env_steps_per_s: float
     driver: float
@@ -92,7 +92,7 @@ class Outcome:
 
     @property
     def binds(self) -> str:
-        """Return what binds first; the driver waits for learners, so that the two together are at most 1."""
+        """Return the bottleneck; the driver waits for learners, so their shares add up to at most 1."""
         if self.runners >= _BUSY:
             return "env runners"
         shares = {"driver": self.driver, "learners": self.learners, "network": self.network}
@@ -100,10 +100,10 @@ class Outcome:
 
 
 def update_seconds(setting: Setting, costs: Costs) -> tuple[float, float]:
-    """Return the seconds of an update: of the learners, and on the network, of rows, all-reduce and state.
+    """Return the seconds of an update of the learners, and on the network for rows, all-reduce and state.
 
-    The driver puts each learner's rows into the object store; gradients go around a ring; the first learner's answer
-    has parameters and Adam's two moments.
+    The driver puts each learner's rows into the object store; gradients are reduced in a ring; the first learner's
+    answer contains parameters and Adam's two moments.
     """
     number = setting.num_learners
     seconds = costs.update_s + costs.row_s * setting.batch / number
@@ -126,7 +126,7 @@ class _Runner:
     free_s: float = 0.0
     version: int = 0
     in_flight: deque[_Request] = field(default_factory=deque)
-    ready_s: deque[float] = field(default_factory=deque)  # of the answers that have arrived, oldest first
+    ready_s: deque[float] = field(default_factory=deque)  # times of the arrived answers, oldest first
 
 
 class _Run:
@@ -142,7 +142,7 @@ class _Run:
         self.runners = [_Runner() for _ in range(number)]
         self.version_of_node = [0] * -(-number // setting.runners_per_node)
         self.weights_there_s = [0.0] * len(self.version_of_node)
-        self.answers: list[tuple[float, int]] = []  # (seconds, runner) that have not passed the network
+        self.answers: list[tuple[float, int]] = []  # (seconds, runner) of answers that have not passed the network
         self.oldest_number, self.oldest_ready_s = np.zeros(number, np.int64), np.full(number, np.inf)
         self.now_s = self.in_free_s = self.out_free_s = 0.0
         self.driver_s = self.learners_s = self.runners_s = self.in_s = self.out_s = self.moved_s = 0.0
@@ -184,7 +184,7 @@ class _Run:
         self.oldest_ready_s[index] = runner.ready_s[0] if runner.ready_s else np.inf
 
     def _pass_network(self, until_s: float) -> None:
-        """Bring answers into the driver's node, in the order in which they were given."""
+        """Move answers into the driver's node, in the order in which they were sent."""
         seconds = self.costs.bytes_per_env_step * self.setting.fragment / self.setting.bytes_per_s
         while self.answers and self.answers[0][0] <= until_s:
             answered_s, index = heapq.heappop(self.answers)
@@ -194,7 +194,7 @@ class _Run:
             self._show(index)
 
     def take(self) -> None:
-        """Wait for the next answer and take it in."""
+        """Wait for the next answer and collect it."""
         self._pass_network(self.now_s)
         first = int(self.oldest_number.argmin())
         most = self.setting.max_weights_lag
@@ -221,7 +221,7 @@ class _Run:
         is_ready = self.oldest_ready_s <= self.now_s
         if not is_ready.any():
             self._look()
-            self._look()  # begins to wait
+            self._look()  # starts to wait
             self._pass_network(self.now_s)
             if not (self.oldest_ready_s <= self.now_s).any():
                 self._idle()
@@ -278,13 +278,15 @@ class _Run:
 
 
 def simulate(setting: Setting, costs: Costs, num_samples: int = 8000, seed: int = 0) -> Outcome:
-    """Return what a run of so many samples does after a first one of each env runner, which is not counted.
+    """Simulate `num_samples` samples after a first sample of each env runner, which does not count.
 
     Raises:
         ValueError: there are too few samples for an update.
     """
     if num_samples * setting.fragment < setting.batch:
-        raise ValueError(f"{num_samples} samples of {setting.fragment} env steps make no batch of {setting.batch}")
+        raise ValueError(
+            f"{num_samples} samples of {setting.fragment} env steps do not fill a batch of {setting.batch}"
+        )
     run = _Run(setting, costs, num_samples, seed)
     run.play(num_samples)
     seconds = run.now_s
@@ -292,7 +294,7 @@ def simulate(setting: Setting, costs: Costs, num_samples: int = 8000, seed: int 
     if setting.num_learners > 1:
         each = costs.bytes_per_env_step * setting.batch + 3 * costs.weights_bytes
         moved += each * (run.version - 1)
-    still_s = sum(max(0.0, runner.free_s - seconds) for runner in run.runners)  # asked for, and not done yet
+    still_s = sum(max(0.0, runner.free_s - seconds) for runner in run.runners)  # requested, but not done yet
     return Outcome(
         env_steps_per_s=num_samples * setting.fragment / seconds,
         driver=run.driver_s / seconds,

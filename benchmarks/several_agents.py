@@ -1,7 +1,7 @@
-"""What a critic for all agents costs, and what an agent step costs with more and more agents in one environment.
+"""Cost of a critic for all agents, and cost per agent step with growing numbers of agents in one environment.
 
-Times are of the processor, of this process alone (`OMP_NUM_THREADS=1`), so that other work on the machine counts
-little; parts take turns.
+Times are processor times of this process (`OMP_NUM_THREADS=1`), so other work on the machine matters little. The cases
+are interleaved.
 
     python benchmarks/several_agents.py --turns 3
 """
@@ -29,7 +29,7 @@ QUIET = ["tracking=none", "evaluation.evaluation_interval=null"]
 
 
 def seconds_per_agent_step(experiment: str, overrides: Sequence[str], num_iterations: int) -> float:
-    """Return processor seconds for each agent step, sampled and learned from; the first iteration is left out."""
+    """Return processor seconds per agent step for sampling and learning, without the first iteration."""
     num_agent_steps = 0
     with Trainer.from_experiment(experiment, [*QUIET, *overrides]) as trainer:
         update = trainer.learners.update
@@ -48,7 +48,7 @@ def seconds_per_agent_step(experiment: str, overrides: Sequence[str], num_iterat
 
 
 def seconds_per_sampled_step(num_agents: int) -> float:
-    """Return processor seconds for each agent step of an env runner of 8 environments with so many agents."""
+    """Return processor seconds per agent step of an env runner of 8 environments with `num_agents` agents each."""
     num_env_steps = 16_000 // num_agents
     runner = make_env_runner("ppo_multi_agent_cartpole_shared", [f"env.env_config.num_agents={num_agents}"])
     runner.sample(num_env_steps)
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     args = parser.parse_args()
     if args.quick:
         args.turns, args.iterations = 1, 1
@@ -76,9 +76,9 @@ def main() -> None:
             found.setdefault(f"sampling, {number} agents", []).append(seconds_per_sampled_step(number))
     for name, costs in found.items():
         turns = ", ".join(f"{1e6 * cost:.1f}" for cost in costs)
-        print(f"{name:>28}  {1e6 * statistics.median(costs):7.1f} us of an agent step ({turns})")
+        print(f"{name:>28}  {1e6 * statistics.median(costs):7.1f} us per agent step ({turns})")
     alone, together = (statistics.median(found[name]) for name in CRITICS)
-    print(f"with a critic for both {together / alone:.2f} times the time")
+    print(f"a critic for both takes {together / alone:.2f} times as long")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Two systems on one setting: how fast whole iterations are, and what sampling and updating take of them.
+"""Compares systems on one setting: the speed of complete iterations, and the shares of sampling and updates.
 
-The systems may do slightly different amounts of work for the same settings, so that is counted and shown as well.
+For the same settings, systems may do slightly different amounts of work, so the work is also counted and shown.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import bench_common as bc
 from throughput import speeds
 
-ENV_STEPS = 4000  # seconds and work are given for so many env steps, one iteration
+ENV_STEPS = 4000  # seconds and work are reported per this many env steps, one iteration
 
 
 @dataclass(frozen=True)
 class Column:
-    """One number of each run: `scale` times the value under `key`, for one of what `per` counts (if anything).
+    """One number per run: `scale` times the value under `key`, divided by the count under `per` (if set).
 
-    `is_better_high`: else low is better, None: neither.
+    `is_better_high` may be None, for numbers that are neither better high nor better low.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Column:
         return [self.scale * r[self.key] / (r[self.per] if self.per else 1) for r in runs]
 
     def ratio(self, ours: Sequence[float], theirs: Sequence[float]) -> str:
-        """Return how many times as fast ours is; of what is no speed, ours / theirs."""
+        """Return how many times as fast ours is; ours / theirs for other numbers."""
         return bc.ratio(theirs, ours) if self.is_better_high is False else bc.ratio(ours, theirs)
 
 
@@ -54,7 +54,7 @@ COLUMNS = (
 def measure_all(
     peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str], unit: str = "env steps"
 ) -> list[bc.Result]:
-    """Measure all systems, which take turns, a process each."""
+    """Measure all systems, interleaved, in one process each."""
     results = []
     for repeat in range(repeats):
         for peer in peers:
@@ -65,7 +65,7 @@ def measure_all(
 
 
 def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
-    """Return a row for each system, and one for each other system with what ours is to it."""
+    """Return one row per system, and one per other system with the ratio to ours."""
     rows = []
     for peer in peers:
         cells = [column.values(results, peer.name) for column in COLUMNS]
@@ -78,14 +78,14 @@ def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
 
 
 def _cell(values: Sequence[float], column: Column) -> str:
-    if column.is_better_high is None:  # an amount of work; it hardly varies
+    if column.is_better_high is None:  # an amount of work, which hardly varies
         return f"{statistics.median(values):,.{column.digits}f}"
     return bc.spread(values, column.digits)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """How many times as fast as another system one has to be at least."""
+    """A target: the minimum ratio of speeds of one system to another."""
 
     name: str
     other: str
@@ -93,7 +93,7 @@ class Bar:
 
 
 def rows_of_bars(results: Sequence[bc.Result], bars: Sequence[Bar]) -> list[list[str]]:
-    """Return for each bar the ratio of speeds of the same turn, their median first."""
+    """Return for each target the ratios of speeds in the same turn, median first."""
     rows = []
     for bar in bars:
         pairs = zip(speeds(results, bar.name), speeds(results, bar.other), strict=False)
@@ -115,13 +115,13 @@ def run_speeds(
     peer_flags: Sequence[str] = (),
     per_iteration: int = 500,
 ) -> None:
-    """The whole driver of a comparison of speeds alone: measure, write `<name>.json`, print speeds and bars.
+    """Run a comparison of speeds: measure, write `<name>.json`, print speeds and targets.
 
     Args:
-        known_peers: the systems that `--peers` can name.
-        default_peers: what `--peers` is without being given.
-        unit: what an iteration has `per_iteration` of.
-        peer_flags: given to every peer.
+        known_peers: systems that `--peers` can name.
+        default_peers: default of `--peers`.
+        unit: unit of `per_iteration`.
+        peer_flags: flags for every peer.
     """
     parser = bc.parser(description, f"{name}.json", default_peers)
     bc.add_repeats(parser)
@@ -135,7 +135,7 @@ def run_speeds(
     print(f"Median {unit}/s of {repeats} runs (min-max), {iterations} iterations of {per_iteration:,} {unit} each.\n")
     rows = [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers]
     print(bc.markdown_table(["system", f"{unit}/s"], rows))
-    print("\nSpeed against another system in the same turn, median (min-max).\n")
+    print("\nRatio of speeds to another system in the same turn, median (min-max).\n")
     print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, bars)))
     print("\n" + bc.machine_text(machine))
 
@@ -147,12 +147,12 @@ def run(
     known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
     default_peers: str,
 ) -> None:
-    """The whole driver: measure, write `<name>.json`, print the table.
+    """Run a comparison: measure, write `<name>.json`, print the table.
 
     Args:
-        num_envs: sub-environments, in one process.
-        known_peers: the systems that `--peers` can name.
-        default_peers: what `--peers` is without being given.
+        num_envs: number of sub-environments in one process.
+        known_peers: systems that `--peers` can name.
+        default_peers: default of `--peers`.
     """
     parser = bc.parser(description, f"{name}.json", default_peers)
     bc.add_repeats(parser)
@@ -164,6 +164,6 @@ def run(
     results = measure_all(peers, repeats, flags)
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
     print(f"Median of {repeats} runs (min-max), {iterations} iterations each, {num_envs} sub-environments, 1 process.")
-    print(f"Seconds and work are for {ENV_STEPS:,} env steps; `ours/...` of a speed or seconds: times as fast.\n")
+    print(f"Seconds and work per {ENV_STEPS:,} env steps; `ours/...` shows how many times as fast ours is.\n")
     print(table(results, peers))
     print("\n" + bc.machine_text(machine))

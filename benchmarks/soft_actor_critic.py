@@ -1,6 +1,6 @@
-"""Env steps per second of SAC and TQC on Pendulum, one update of 256 rows for each env step, two layers of 256.
+"""Env steps per second of SAC and TQC on Pendulum, one update of 256 rows per env step, two layers of 256.
 
-Systems: ours, eager and compiled, a bare torch loop (SAC), SB3's SAC, SB3-contrib's TQC. `--python-sb3` has both.
+Systems: ours (eager and compiled), a bare torch loop (SAC), SB3's SAC, SB3-contrib's TQC. `--python-sb3` needs both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long `runner` takes to its first result, against its two heavy imports alone."""
+"""Time from the start of `runner` to its first result, compared with the time of its two heavy imports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def runner_command(run_dir: Path, extra: list[str]) -> list[str]:
 
 
 def first_result_seconds(extra: list[str]) -> float:
-    """Return seconds from the start of the process until progress.jsonl holds a whole line."""
+    """Return seconds from the start of the process until progress.jsonl contains a complete line."""
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as tmp:
         run_dir, log_path = Path(tmp) / "run", Path(tmp) / "output.txt"
         with log_path.open("w") as output:
@@ -72,8 +72,8 @@ def wait_for_line(path: Path, process: subprocess.Popen[bytes], start: float) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Other arguments are overrides for runner.")
-    parser.add_argument("--repeats", type=int, default=None, help="5, or 1 with --quick")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--repeats", type=int, default=None, help="default: 5, or 1 with --quick")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "startup.json")
     args, extra = parser.parse_known_args()
     repeats = args.repeats if args.repeats is not None else 1 if args.quick else 5

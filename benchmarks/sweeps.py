@@ -1,4 +1,4 @@
-"""What a sweep costs over its plain runs: a trial's overhead, two trials at a time, and ASHA against the grid."""
+"""Cost of a sweep compared with plain runs: overhead per trial, two trials at a time, and ASHA compared with a grid."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import bench_common as bc
 
 RETURN, STEPS, TRAINING = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "time_total_s"
 NUM_TRIALS = 16
-NUM_PLAIN = 3  # runs of the first seeds stand for all of them
+NUM_PLAIN = 3  # number of plain runs, representative for all seeds
 GRID = ("algorithm.lr=1e-5,3e-5,1e-4,3e-4,1e-3,3e-3", "algorithm.num_epochs=3,6,10")
 TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial as its sweep's folder has it; times in seconds since the start of the command."""
+    """A trial as stored in the sweep's folder; times in seconds since the start of the command."""
 
     number: int
     status: str
@@ -43,7 +43,7 @@ class Trial:
 
 
 def run(overrides: Sequence[str], folder: Path) -> float:
-    """Return seconds of a command in `folder`."""
+    """Return the seconds of a command in `folder`."""
     with (folder / "output.txt").open("w") as output:
         start = time.perf_counter()
         done = subprocess.run(
@@ -62,7 +62,7 @@ def run(overrides: Sequence[str], folder: Path) -> float:
 
 
 def experiment(num_steps: int) -> tuple[str, ...]:
-    """Return the experiment with a number of steps to stop at, instead of its return."""
+    """Return the experiment with a limit of steps instead of a target return."""
     return (
         "+experiment=ppo_cartpole",
         "stop.env_runners.episode_return_mean=100000",
@@ -76,7 +76,7 @@ def read_progress(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def plain_runs(num_runs: int, num_steps: int) -> tuple[list[float], list[float]]:
-    """Return training seconds and seconds of the whole command of single runs, one after the other."""
+    """Return training seconds and total command seconds of single runs, one after the other."""
     training, whole = [], []
     for seed in range(num_runs):
         with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
@@ -86,14 +86,14 @@ def plain_runs(num_runs: int, num_steps: int) -> tuple[list[float], list[float]]
 
 
 def side_by_side(num_steps: int) -> list[float]:
-    """Return training seconds of two single runs at the same time: what the machine takes from two of anything."""
+    """Return training seconds of two simultaneous single runs, to measure the slowdown on this machine."""
     with ThreadPoolExecutor(2) as pool:
         pair = [pool.submit(plain_runs, 1, num_steps) for _ in range(2)]
         return [seconds for future in pair for seconds in future.result()[0]]
 
 
 def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
-    """Return seconds of the whole command, and its trials in the order in which they ended."""
+    """Return total command seconds, and the trials in the order in which they ended."""
     with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
         folder, began = Path(tmp) / "sweep", time.time()
         seconds = run(("-m", *overrides, f"hydra.sweep.dir={folder}"), Path(tmp))
@@ -109,7 +109,7 @@ def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
 
 
 def steps_until(trials: Sequence[Trial], value: float) -> int | None:
-    """Return env steps of all trials, in the order of their training time, when the first of them reaches a return."""
+    """Return the env steps of all trials, by training time, when the first trial reaches a return, or None."""
     reached: list[tuple[float, int, int]] = []
     for trial in trials:
         began_s = trial.ended_s - trial.training_s
@@ -135,7 +135,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         else (300_000, args.grid_steps, NUM_TRIALS, NUM_PLAIN, GRID)
     )
     training, whole = plain_runs(num_plain, num_steps)
-    bc.log(f"plain runs: training {bc.spread(training, 1)} s, whole command {bc.spread(whole, 1)} s")
+    bc.log(f"plain runs: training {bc.spread(training, 1)} s, complete command {bc.spread(whole, 1)} s")
     pair = side_by_side(num_steps)
     bc.log(f"two plain runs side by side: training {bc.spread(pair, 1)} s")
     seeds = f"seed=range({num_trials})"
@@ -148,7 +148,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     bc.log(f"{num_trials} trials, two at a time: {two_s:.1f} s, half the sum of the plain ones {expected_s:.1f} s")
     grid_s, full = sweep((*experiment(grid_steps), *grid))
     best = max(trial.progress[-1][RETURN] or float("-inf") for trial in full)
-    # The same combinations in random order: a grid begins with the worst ones, so that each next one is promoted.
+    # The same combinations in random order: a grid starts with the worst ones, so each next one would be promoted.
     asha_s, halved = sweep((*experiment(grid_steps), *grid, "sweep=asha", f"sweep.num_samples={len(full)}"))
     return {
         "num_steps": num_steps,
@@ -183,7 +183,7 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
         [
             "two plain runs side by side: their training",
             f"{statistics.mean(result['side_by_side_training_s']) / statistics.mean(result['plain_training_s']):.2f} "
-            "of what it is alone",
+            "times one alone",
             "",
         ],
         ["first trial of a sweep, less its plain training", f"{result['first_overhead_s']:.1f} s", ""],
@@ -200,18 +200,18 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
             "",
         ],
         [
-            f"the same with ASHA: best return {result['asha_best']:.1f}, {result['asha_stopped']} stopped",
+            f"the same grid with ASHA: best return {result['asha_best']:.1f}, {result['asha_stopped']} stopped",
             f"{result['asha_steps']:,} env steps, {result['asha_s']:.0f} s",
             "",
         ],
-        ["env steps until ASHA has the grid's best return, of the grid's", share, "at most 0.5"],
+        ["share of the grid's env steps until ASHA reaches the grid's best return", share, "at most 0.5"],
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grid-steps", type=int, default=100_000, help="env steps of a trial of the grid")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--grid-steps", type=int, default=100_000, help="env steps per trial of the grid")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "sweeps.json")
     args = parser.parse_args()
     result = measure(args)

@@ -1,7 +1,7 @@
 """Env steps per second of PPO on CartPole: ours, a bare torch loop, SB3, RLlib.
 
-Each measurement is a process of its own, one at a time. The systems take turns
-(ours, bare, sb3, rllib, ours, ...), so a slow minute of the machine hits all.
+Each measurement runs in a separate process, one at a time. The systems are interleaved (ours, bare, sb3, rllib, ours,
+...), so a slow minute of the machine affects all of them.
 """
 
 from __future__ import annotations

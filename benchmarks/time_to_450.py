@@ -1,7 +1,7 @@
 """Seconds until the mean return of the last 100 episodes of CartPole is 450.
 
-Every system trains with the same PPO settings and the same seeds; a run that
-uses 400,000 env steps without getting there counts as not reached (infinite).
+Every system trains with the same PPO settings and seeds. A run that does not reach it within 400,000 env steps counts
+as not reached (infinite).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def row(results: Sequence[bc.Result], peer: str) -> list[str]:
 
 
 def faster(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    """Return how many times the seconds of ours a system needs, where both medians exist."""
+    """Return how many times as long as ours a system takes, if both medians exist."""
     if not theirs or not ours or math.inf in (statistics.median(theirs), statistics.median(ours)):
         return "-"
     return bc.ratio(theirs, ours)
@@ -56,7 +56,7 @@ def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
 
 def main() -> None:
     parser = bc.parser(__doc__, "time_to_450.json")
-    parser.add_argument("--seeds", type=int, default=None, help="5, or 1 with --quick")
+    parser.add_argument("--seeds", type=int, default=None, help="default: 5, or 1 with --quick")
     parser.add_argument("--num-envs", type=int, default=8)
     args, extra = parser.parse_known_args()
     seeds = args.seeds if args.seeds is not None else 1 if args.quick else 5

@@ -1,7 +1,7 @@
-"""Env steps per second of random actions in sub-environments as an env runner steps them, by `env.backend`.
+"""Env steps per second of random actions in the sub-environments of an env runner, by `env.backend`.
 
-Backends take turns, three times; the median is shown, with the lowest and the highest. A reset takes time and is no
-env step. What is not installed is left out.
+Backends are interleaved three times; the table shows the median, the lowest and the highest value. A reset takes time
+but is not an env step. Backends that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Setting:
 
 
 def envpool(task: str, num_envs: int, num_steps: int, env: str, **options: Any) -> list[Setting]:
-    """Return EnvPool with its own number of threads, one for each CPU, and with a single one."""
+    """Return EnvPool with its default number of threads, one per CPU, and with one thread."""
     return [
         Setting(task, num_envs, name, EnvConfig(env, "envpool", env_config=options | more), num_steps, needs="envpool")
         for name, more in (("envpool", {}), ("envpool, 1 thread", {"num_threads": 1}))
@@ -51,7 +51,7 @@ def envpool(task: str, num_envs: int, num_steps: int, env: str, **options: Any) 
 
 
 def settings() -> list[Setting]:
-    """Return all settings, the ones of a task together."""
+    """Return all settings, grouped by task."""
     found = []
     for num_envs in (8, 64):
         cartpole = EnvConfig("CartPole-v1")
@@ -77,9 +77,9 @@ def settings() -> list[Setting]:
 
 
 def main() -> None:
-    """Measure all settings, and print a table."""
+    """Measure all settings and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     args = parser.parse_args()
     chosen = [one for one in settings() if importlib.util.find_spec(one.needs)]
     speeds: list[list[float]] = [[] for _ in chosen]

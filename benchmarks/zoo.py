@@ -1,7 +1,7 @@
-"""Train experiments over their seeds, keep a policy of each, and write docs/results.md; `make zoo`.
+"""Train experiments with several seeds, keep a policy of each, and write docs/results.md; run by `make zoo`.
 
-Each experiment is a sweep over seeds in `outputs/zoo`; one that was ended goes on with what is missing. `train` runs in
-the environment of the product, `page` in one with `rliable`.
+Each experiment is a sweep over seeds in `outputs/zoo`; an interrupted sweep continues with the missing seeds. Run
+`train` in runner's environment, and `page` in an environment with `rliable`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULTS, PAGE, POLICIES = Path("benchmarks/results/zoo.jsonl"), Path("docs/resul
 COMMAND = (sys.executable, "-m", "runner")
 LARGEST_POLICY = 1_000_000  # bytes
 STEPS = "num_env_steps_sampled_lifetime"
-# Experiments with several agents have rows and no policies: a policy file is of one module.
+# Experiments with several agents get rows but no policies, because a policy file contains a single module.
 SEVERAL_AGENTS = {
     **dict.fromkeys(("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"), 10),
     **dict.fromkeys(("ippo_investment_game", "ippo_speaker_listener", "mappo_investment_game"), 10),
@@ -32,7 +32,7 @@ SEVERAL_AGENTS = {
     **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
     **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
 }
-# Ten seeds each, but three where a run takes more than five minutes on two cores.
+# Ten seeds each, or three if a run takes more than five minutes on two cores.
 EXPERIMENTS = {
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
@@ -45,7 +45,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("appo_misbehaving_cartpole", "dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
     **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
-# Mean returns that others state, at their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL, its docs;
+# Mean returns published by others, with their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL's docs;
 # R: RLlib, the targets of its examples. docs/results.md has the links.
 OTHERS = {
     "a2c_cartpole": "500 at 500,000 (Z)",
@@ -66,7 +66,7 @@ HEAD = tuple(
 
 
 def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Train the seeds that are missing, keep a policy, and return all runs."""
+    """Train the missing seeds, keep a policy, and return all runs."""
     from runner.config import build_experiment_config, compose_experiment
 
     sweep = folder / experiment
@@ -112,13 +112,13 @@ def _keep_policy(experiment: str, runs: Sequence[Run], sweep: Path) -> None:
 
 
 def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
-    """Return the row of an experiment: the learning table's, what was composed, and others' figures."""
+    """Return the row of an experiment: learning table, configuration, and published figures."""
     row = table_row(experiment, runs, interval)
     return f"{row} `{runs[0]['configuration']}` | {OTHERS.get(experiment, '')} |"
 
 
 def write_page(runs: Mapping[str, Sequence[Run]]) -> None:
-    """Put the rows of all experiments into the page's table."""
+    """Update the rows of all experiments in the table of the page."""
     rows = [row_of(name, of_one, rliable_interval) for name, of_one in runs.items()]
     PAGE.write_text(with_rows(PAGE.read_text(encoding="utf-8"), rows, HEAD), encoding="utf-8")
 

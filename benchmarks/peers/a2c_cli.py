@@ -9,7 +9,7 @@ from peer_cli import Settings
 
 @dataclass(frozen=True)
 class A2CSettings(Settings):
-    """One run of one peer; the A2C numbers are the same for every peer. One gradient step on each batch."""
+    """One run of one peer; the A2C settings are the same for every peer. Each batch is used for one gradient step."""
 
     lr: float = 7e-4
     entropy_coeff: float = 0.01

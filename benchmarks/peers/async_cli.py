@@ -1,4 +1,4 @@
-"""What the peers of the asynchronous benchmark share: two systems, one setting, seconds of training to measure."""
+"""Shared code of the peers of the asynchronous benchmark: settings, and measuring seconds of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_RUNNERS, NUM_ENVS, BATCH = 2, 16, 500
 
 @dataclass(frozen=True)
 class AsyncSettings:
-    """One run: which algorithm, after how many seconds of warm-up for how many seconds."""
+    """Settings of one run: algorithm, seconds of warm-up, and seconds to measure."""
 
     algorithm: str
     seed: int
@@ -31,7 +31,7 @@ def parse() -> AsyncSettings:
 
 
 def measure(settings: AsyncSettings, iterate: Callable[[], int]) -> dict[str, float]:
-    """Return env steps per second; `iterate` trains an iteration and returns the env steps sampled so far."""
+    """Return env steps per second; `iterate` trains one iteration and returns the env steps sampled so far."""
     ended = time.perf_counter() + settings.warmup_s
     while time.perf_counter() < ended:
         before = iterate()

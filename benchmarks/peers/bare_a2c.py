@@ -1,4 +1,4 @@
-"""A plain A2C loop: torch, gymnasium's own vector CartPole, nothing else. See `bare_loop.py`."""
+"""A plain A2C loop with torch and gymnasium's vector CartPole. See `bare_loop.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 class A2CSampler(Sampler):
-    """Samples without the log-probabilities, which A2C has no use for."""
+    """Samples without the log-probabilities, which A2C does not need."""
 
     @torch.inference_mode()
     def sample(self, model: ActorCritic) -> Rollout:
@@ -37,7 +37,7 @@ class A2CSampler(Sampler):
 
 
 def update(model: ActorCritic, optimizer: torch.optim.Adam, buf: Rollout, cfg: A2CSettings) -> int:
-    """Take one gradient step on a rollout; return its number of env steps."""
+    """Take one gradient step on a rollout and return its number of env steps."""
     valid = buf.valid.reshape(-1)
     advantages = advantages_of(buf, cfg.gamma, cfg.lambda_)
     columns = (buf.obs, buf.actions, advantages, advantages + buf.values[:-1])

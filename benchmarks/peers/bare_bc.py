@@ -1,4 +1,4 @@
-"""Behaviour cloning in a plain torch loop on data in memory: what an engineer writes who wants no library."""
+"""Behaviour cloning in a plain torch loop on data in memory, as an engineer would write it without a library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A plain DQN loop: torch, gymnasium's CartPole, a ring of numpy arrays, nothing else.
+"""A plain DQN loop with torch, gymnasium's CartPole and a ring of numpy arrays.
 
-What an engineer writes who wants DQN on CartPole and no library: one environment, a step, a batch drawn from the ring,
-a step of Adam. There is no logging, checkpointing or configuration to pay for.
+This is how an engineer would write DQN on CartPole without a library: one environment, one env step, one batch
+from the ring, one step of Adam. There is no overhead for logging, checkpoints or configuration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 
 class Ring:
-    """The newest transitions, a column each."""
+    """The newest transitions, stored by column."""
 
     def __init__(self, capacity: int, num_inputs: int, rng: np.random.Generator) -> None:
         self.capacity, self.num_written, self._rng = capacity, 0, rng
@@ -46,7 +46,7 @@ def make_network(num_inputs: int, num_actions: int) -> nn.Sequential:
 
 
 class Loop:
-    """One environment, the network that acts in it, and its target."""
+    """One environment, the network that acts in it, and the target network."""
 
     def __init__(self, cfg: DQNSettings) -> None:
         self._cfg, self._rng = cfg, np.random.default_rng(cfg.seed)
@@ -65,7 +65,7 @@ class Loop:
         return make_network(num_inputs, self._num_actions)
 
     def step(self) -> None:
-        """Take one env step, and make one update once there are enough."""
+        """Take one env step, and make one update once there are enough steps."""
         cfg = self._cfg
         action = self._act()
         next_obs, reward, terminated, truncated, _ = self._env.step(action)
@@ -114,7 +114,7 @@ def build(cfg: DQNSettings) -> Iterate:
 def main() -> None:
     cfg = parse_settings(__doc__, DQNSettings)
     if cfg.replay != UNIFORM:
-        raise SystemExit("the bare loop replays uniformly")
+        raise SystemExit("the bare loop only supports uniform replay")
     torch.set_num_threads(1)
     torch.manual_seed(cfg.seed)
     start = time.perf_counter()

@@ -1,8 +1,7 @@
-"""A plain PPO loop: torch, gymnasium's own vector CartPole, nothing else.
+"""A plain PPO loop with torch and gymnasium's vector CartPole.
 
-What an engineer writes who wants PPO on CartPole and no library: eager torch,
-numpy buffers of shape [T, N], GAE in a backward loop, epochs of shuffled
-minibatches. There is no logging, checkpointing or configuration to pay for.
+This is how an engineer would write PPO on CartPole without a library: eager torch, numpy buffers of shape [T, N],
+GAE in a backward loop, epochs of shuffled minibatches. There is no overhead for logging, checkpoints or configuration.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
 
 @dataclass
 class Rollout:
-    """T steps of N sub-environments; `valid` is false where an env only resets."""
+    """T steps of N sub-environments; `valid` is false where an environment only resets."""
 
     obs: np.ndarray
     actions: np.ndarray
@@ -79,7 +78,7 @@ class Rollout:
 
 
 class Sampler:
-    """Steps the vector environment and keeps what lasts from rollout to rollout."""
+    """Steps the vector environment and keeps the state between rollouts."""
 
     def __init__(self, settings: Settings) -> None:
         n = settings.num_envs
@@ -98,7 +97,7 @@ class Sampler:
             noise = torch.empty_like(log_probs).exponential_().log_()
             action = (log_probs - noise).argmax(-1, keepdim=True)  # Gumbel-max: a categorical sample
             buf.obs[t] = self.obs
-            buf.valid[t] = ~self.done  # an env that was done resets now and ignores its action
+            buf.valid[t] = ~self.done  # an environment that was done resets now and ignores its action
             buf.actions[t] = action.numpy()[:, 0]
             buf.logp[t] = log_probs.gather(1, action).numpy()[:, 0]
             buf.values[t] = value.numpy()
@@ -137,12 +136,12 @@ def advantages_of(buf: Rollout, gamma: float, lambda_: float) -> np.ndarray:
 
 
 def update(model: ActorCritic, optimizer: torch.optim.Adam, buf: Rollout, cfg: Settings) -> int:
-    """Run all epochs over one rollout; return its number of env steps."""
+    """Run all epochs over one rollout and return its number of env steps."""
     valid = torch.from_numpy(buf.valid.reshape(-1))
     advantages = advantages_of(buf, cfg.gamma, cfg.lambda_)
     columns = (buf.obs, buf.actions, buf.logp, advantages, advantages + buf.values[:-1])
     obs, actions, logp, adv, targets = (torch.from_numpy(x).flatten(0, 1)[valid] for x in columns)
-    adv = (adv - adv.mean()) / (adv.std() + 1e-8)  # over the whole batch, as RLlib does it
+    adv = (adv - adv.mean()) / (adv.std() + 1e-8)  # over the complete batch, like RLlib
     data = (obs, actions, logp, adv, targets)
     steps = len(obs)
     for _ in range(cfg.num_epochs):

@@ -1,7 +1,7 @@
-"""Plain C51 and Rainbow loops: torch, gymnasium's CartPole and numpy, nothing else.
+"""Plain C51 and Rainbow loops with torch, gymnasium's CartPole and numpy.
 
-As `bare_dqn.py`, with a distribution of returns; Rainbow also with dueling noisy heads, targets over three steps,
-double Q-learning and priorities in a sum tree. Noise is drawn once a pass.
+Like `bare_dqn.py`, but with a distribution of returns. Rainbow adds dueling noisy heads, three-step targets, double
+Q-learning, and priorities in a sum tree. Noise is drawn once per forward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPACING = (V_MAX - V_MIN) / (NUM_ATOMS - 1)
 
 
 class NoisyLinear(nn.Module):
-    """A layer whose factorised noise is drawn in each pass (Fortunato et al., 2018)."""
+    """A layer with factorised noise, drawn in each forward pass (Fortunato et al., 2018)."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SumTree:
 
 
 class DistributionalLoop(Loop):
-    """One environment, and a distribution of returns for each action."""
+    """One environment, and a distribution of returns per action."""
 
     def __init__(self, cfg: DQNSettings) -> None:
         self._is_rainbow = cfg.algorithm != C51
@@ -104,7 +104,7 @@ class DistributionalLoop(Loop):
         return Network(num_inputs, self._num_actions, self._is_rainbow)
 
     def _add(self, obs: np.ndarray, next_obs: np.ndarray, action: int, reward: float, terminated: bool) -> None:
-        """Keep transitions over n steps; at an episode's end the shorter ones, too."""
+        """Store transitions over n steps, and shorter ones at an episode's end."""
         self._recent.append((obs, action, reward))
         if len(self._recent) == self._n_step:
             self._write(next_obs, terminated)
@@ -128,7 +128,7 @@ class DistributionalLoop(Loop):
             return int((probs @ ATOMS).argmax())
 
     def _draw(self, num_rows: int) -> tuple[np.ndarray, Tensor]:
-        """Return rows of the ring, and their importance weights."""
+        """Return rows of the ring and their importance weights."""
         num_held = min(self._ring.num_written, self._ring.capacity)
         if not self._is_rainbow:
             return self._rng.integers(num_held, size=num_rows), torch.ones(num_rows)
@@ -137,7 +137,7 @@ class DistributionalLoop(Loop):
         return rows, torch.from_numpy((importance / importance.max()).astype(np.float32))
 
     def _project(self, probs: Tensor, rewards: Tensor, terminated: Tensor) -> Tensor:
-        """Return the probabilities of the atoms nearest to the returns that follow."""
+        """Project the returns onto the nearest atoms, and return the probabilities of the atoms."""
         returns = rewards[:, None] + (self._cfg.gamma**self._n_step * (1.0 - terminated))[:, None] * ATOMS
         place = (returns.clamp(V_MIN, V_MAX) - V_MIN) / SPACING
         low, high = place.floor().long(), place.ceil().long()

@@ -1,7 +1,7 @@
-"""A plain SAC loop: torch, gymnasium's Pendulum, a ring of numpy arrays, nothing else.
+"""A plain SAC loop with torch, gymnasium's Pendulum and a ring of numpy arrays.
 
-What an engineer writes who wants SAC on Pendulum and no library: one environment, a step, a batch drawn from the ring,
-a step of Adam for the Q functions, the policy and the temperature each.
+This is how an engineer would write SAC on Pendulum without a library: one environment, one env step, one batch
+from the ring, and one step of Adam each for the Q functions, the policy and the temperature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def mlp(num_inputs: int, num_outputs: int) -> nn.Sequential:
 
 
 class RealRing(Ring):
-    """Transitions with actions of real numbers."""
+    """Transitions with continuous actions."""
 
     def __init__(self, capacity: int, num_inputs: int, num_actions: int, rng: np.random.Generator) -> None:
         super().__init__(capacity, num_inputs, rng)
@@ -62,7 +62,7 @@ class Loop:
         self.returns: deque[float] = deque(maxlen=RETURN_WINDOW)
 
     def step(self) -> None:
-        """Take one env step, and make one update once there are enough."""
+        """Take one env step, and make one update once there are enough steps."""
         with torch.no_grad():
             action, _ = self._sample(torch.from_numpy(self._obs)[None])
         action = action[0].numpy()
@@ -129,7 +129,7 @@ def build(cfg: SACSettings) -> Iterate:
 def main() -> None:
     cfg = parse_settings(__doc__, SACSettings)
     if cfg.algorithm != SAC:
-        raise SystemExit("the bare loop is SAC")
+        raise SystemExit("the bare loop only supports SAC")
     torch.set_num_threads(1)
     torch.manual_seed(cfg.seed)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""d3rlpy's IQL or CQL with the settings of `offline_q_cli.OfflineQSettings`: its loop of `fit`, without its logs."""
+"""d3rlpy's IQL or CQL with the settings of `offline_q_cli.OfflineQSettings`: the loop of its `fit`, without logging."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ HIDDEN = 256
 MAX_GRAD_NORM = 10.0
 UNIFORM, PRIORITIZED = "uniform", "prioritized"
 DQN, C51, RAINBOW = "dqn", "c51", "rainbow"
-# Of C51 and Rainbow: returns of CartPole lie within.
+# C51 and Rainbow: range of CartPole's returns.
 NUM_ATOMS, V_MIN, V_MAX = 51, 0.0, 100.0
-# Of Rainbow.
+# Rainbow only.
 N_STEP, SIGMA0, ALPHA, BETA = 3, 0.5, 0.5, 0.4
 
 
 @dataclass(frozen=True)
 class DQNSettings(Settings):
-    """One run of one peer; the DQN numbers are the same for every peer. One update for each env step."""
+    """One run of one peer; the DQN settings are the same for every peer. One update per env step."""
 
     num_envs: int = 1
     lr: float = 2.5e-4

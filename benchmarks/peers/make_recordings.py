@@ -1,6 +1,6 @@
-"""CartPole episodes of a hand-written controller, or Pendulum's of random torques; as episodes, table and arrays.
+"""Write CartPole episodes of a hand-written controller, or Pendulum episodes of random torques, in three formats.
 
-Three of ten of CartPole's actions are random, too. `arrays.npz` is for systems without a reader of Parquet.
+In CartPole, three of ten actions are also random. `arrays.npz` is for systems that cannot read Parquet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the peers of `offline.py` share: flags, clock, result. Only the standard library, see `peer_cli.py`."""
+"""Shared code of the peers of `offline.py`: flags, clock, result. Needs only the standard library, see
+`peer_cli.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ class Settings:
     episodes: int = 2000
     output: str = ""
     num_envs: int = 8
-    rllib_updates: int = 1  # of an RLlib iteration
+    rllib_updates: int = 1  # updates per RLlib iteration
 
 
 def parse_settings(description: str | None) -> Settings:
-    """Read one flag for each field."""
+    """Read one flag per field."""
     parser = argparse.ArgumentParser(description=description)
     for field in fields(Settings):
         parser.add_argument("--" + field.name.replace("_", "-"), type=type(field.default), default=field.default)
@@ -43,7 +45,7 @@ def parse_settings(description: str | None) -> Settings:
 
 
 def measure_updates(settings: Settings, start: float, iterate: Callable[[], int]) -> None:
-    """Report updates per second; `iterate` does some updates and returns how many. `start` is before the set-up."""
+    """Report updates per second; `iterate` makes updates and returns their number. `start` is before the set-up."""
     done = iterate()
     first_s = time.perf_counter() - start
     while done < settings.warmup:
@@ -56,7 +58,7 @@ def measure_updates(settings: Settings, start: float, iterate: Callable[[], int]
 
 
 def measure_recording(record: Callable[[], int]) -> None:
-    """Report env steps per second; `record` returns the steps on disk."""
+    """Report env steps per second; `record` returns the number of steps on disk."""
     begin = time.perf_counter()
     steps = record()
     report({"steps_per_s": steps / (time.perf_counter() - begin), "steps": steps})

@@ -34,11 +34,11 @@ from runner.learners.update_results import UpdateResult
 @dataclass(frozen=True)
 class OursSettings(Settings):
     experiment: str = "ppo_cartpole"
-    num_agents: int = 2  # where the environment has several; more than two have one module
+    num_agents: int = 2  # for multi-agent environments; more than two agents share one module
 
     @property
     def overridden(self) -> tuple[str, list[str]]:
-        """The experiment for so many agents, and what it does not say itself."""
+        """Return the experiment for `num_agents` agents, and the overrides that it needs."""
         if self.num_agents == 2:
             return self.experiment, []
         return f"{self.experiment}_shared", [f"env.env_config.num_agents={self.num_agents}"]
@@ -71,7 +71,7 @@ def overrides(cfg: Settings, run_dir: str) -> list[str]:
 
 
 class Work:
-    """What the iterations of a trainer so far were made of, see `peer_cli.COUNTS`."""
+    """Counts the work of a trainer's iterations; see `peer_cli.COUNTS`."""
 
     def __init__(self, trainer: Trainer, num_epochs: int) -> None:
         self._trainer = trainer

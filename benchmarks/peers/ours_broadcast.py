@@ -1,4 +1,4 @@
-"""Milliseconds that sending weights of 10 MB to env runners takes of the driver, beside those of an update."""
+"""Milliseconds of the driver for sending weights of 10 MB to env runners, compared with the time of an update."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from runner.cluster import connected
 from runner.cluster.actors import RemoteActor
 from runner.config import build_experiment_config, compose_experiment
 
-HIDDEN = 1550  # two layers of it on CartPole: 2.4 million parameters
-STEPS = 10  # env steps of a request
+HIDDEN = 1550  # two layers of this width on CartPole: 2.4 million parameters
+STEPS = 10  # env steps per request
 
 
 class Clocked:
-    """A function whose seconds are added up."""
+    """A function that measures the total time of its calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.seconds = function, 0.0

@@ -42,7 +42,7 @@ def record(settings: Settings) -> None:
     ]
     config = "ppo_cartpole" if settings.env.startswith("CartPole") else "ppo_pendulum"
     with Trainer(_config(config, overrides), recorded_role="evaluation") as trainer:
-        trainer.evaluate(settings.num_envs)  # warm-up: the runner is made, torch is warm
+        trainer.evaluate(settings.num_envs)  # warm-up: creates the env runner and warms up torch
 
         def one_recording() -> int:
             result = trainer.evaluate(settings.episodes)

@@ -1,4 +1,4 @@
-"""Updates per second of a remote learner on pictures, and its idle share, with `learners.prefetch` or without."""
+"""Updates per second of a remote learner on images, and its idle share, with or without `learners.prefetch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from runner.config import build_experiment_config, compose_experiment
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--prefetch", choices=("true", "false"), required=True)
-    parser.add_argument("--waiting-ms", type=float, default=0.0, help="of each update, in which the learner only waits")
+    parser.add_argument(
+        "--waiting-ms", type=float, default=0.0, help="milliseconds of each update in which the learner only waits"
+    )
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--learners", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)

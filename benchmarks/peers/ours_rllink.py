@@ -1,4 +1,4 @@
-"""Env steps per second that our RLlink server takes in (or acts for), with the learner left out."""
+"""Env steps per second that our RLlink server receives (or acts for), without a learner."""
 
 from __future__ import annotations
 

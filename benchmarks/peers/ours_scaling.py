@@ -1,4 +1,4 @@
-"""Env steps per second of `runner` with many env runners whose steps sleep; a plan that samples in rounds or not."""
+"""Env steps per second of `runner` with many env runners whose steps sleep, for a plan with or without rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--experiment", default="impala_cartpole")
     parser.add_argument("--runners", type=int, required=True)
     parser.add_argument("--envs", type=int, default=1)
-    parser.add_argument("--batch", type=int, help="env steps of an update; else 100 of each runner")
+    parser.add_argument("--batch", type=int, help="env steps per update (default: 100 per env runner)")
     parser.add_argument("--plan", choices=PLANS, required=True)
     parser.add_argument("--seconds", type=float, default=0.005)
     parser.add_argument("--sigma", type=float, default=0.0)

@@ -1,8 +1,7 @@
-"""What every peer script shares: the command line, the clock and the JSON line.
+"""Shared code of all peer scripts: the command line, the clock and the JSON line.
 
-Only the standard library is used here: each peer runs in its own environment.
-A peer hands over a function that runs ONE training iteration and returns its
-`Progress`; timing, warm-up, stopping and reporting are the same code for all.
+It uses only the standard library, because each peer runs in a separate environment. A peer passes a function that runs
+ONE training iteration and returns its `Progress`; timing, warm-up, stopping and reporting are the same for all.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-# Reaches every process that a peer starts; in its own it calls torch.set_num_threads(1).
+# Inherited by every process that a peer starts; the peer itself calls torch.set_num_threads(1).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MODES = ("throughput", "time-to-450")
@@ -28,17 +27,17 @@ HIDDEN = 32
 MAX_GRAD_NORM = 0.5
 
 
-# What `Progress.counts` may hold, each summed up since the start.
+# Keys of `Progress.counts`, each summed since the start.
 SAMPLING_S = "sampling_s"
 UPDATE_S = "update_s"
 AGENT_STEPS = "agent_steps"  # rows to learn from, each counted once
-LOSS_ROWS = "loss_rows"  # rows that a loss was computed on, in all epochs; without padding and masked rows
+LOSS_ROWS = "loss_rows"  # rows of losses in all epochs, without padding and masked rows
 GRADIENT_STEPS = "gradient_steps"
 COUNTS = (SAMPLING_S, UPDATE_S, AGENT_STEPS, LOSS_ROWS, GRADIENT_STEPS)
 
 
 class Progress(NamedTuple):
-    """State after an iteration: env steps since the start, running mean return, and more counts of `COUNTS`."""
+    """State after an iteration: env steps since the start, running mean return, and further counts of `COUNTS`."""
 
     env_steps: int
     return_mean: float
@@ -53,7 +52,7 @@ S = TypeVar("S", bound="Settings")
 
 @dataclass(frozen=True)
 class Settings:
-    """One run of one peer; the PPO numbers are the same for every peer."""
+    """One run of one peer; the PPO settings are the same for every peer."""
 
     num_envs: int = 8
     num_env_runners: int = 0
@@ -61,7 +60,7 @@ class Settings:
     warmup: int = 3
     seed: int = 0
     mode: str = "throughput"
-    learner: str = EAGER  # of our own peers
+    learner: str = EAGER  # for our peers
     lr: float = 3e-4
     num_epochs: int = 6
     vf_loss_coeff: float = 0.5
@@ -78,7 +77,7 @@ class Settings:
 
     @property
     def rollout_length(self) -> int:
-        """Steps of each sub-environment in an iteration, rounded up."""
+        """Steps per sub-environment and iteration, rounded up."""
         return math.ceil(self.train_batch_size / self.total_envs)
 
     @property
@@ -88,7 +87,7 @@ class Settings:
 
 
 def parse_settings(description: str | None, cls: type[S] = Settings, remote_runners: bool = False) -> S:
-    """Read one flag for each field of `cls`; a trailing underscore is left out."""
+    """Read one flag per field of `cls`; a trailing underscore of the field is dropped."""
     parser = argparse.ArgumentParser(description=description)
     for field in fields(cls):
         flag = "--" + field.name.rstrip("_").replace("_", "-")
@@ -96,7 +95,7 @@ def parse_settings(description: str | None, cls: type[S] = Settings, remote_runn
         parser.add_argument(flag, dest=field.name, type=type(field.default), default=field.default, choices=choices)
     settings = cls(**vars(parser.parse_args()))
     if settings.num_env_runners and not remote_runners:
-        parser.error("this peer has no remote env runners")
+        parser.error("this peer does not support remote env runners")
     return settings
 
 

@@ -1,4 +1,4 @@
-"""An environment of pictures that costs nothing, and a learner connector that waits as long as a GPU would compute."""
+"""An environment of images without computing cost, and a learner connector that waits like a GPU would compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHAPE = (84, 84, 4)
 
 
 class Pictures(gym.Env[Any, Any]):
-    """Random pictures as large as Atari's stacked frames, in turn; an episode has 100 steps."""
+    """Random images of the size of Atari's stacked frames, in turn; an episode has 100 steps."""
 
     observation_space = gym.spaces.Box(0, 255, _SHAPE, np.uint8)
     action_space = gym.spaces.Discrete(4)

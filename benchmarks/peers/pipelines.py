@@ -1,7 +1,7 @@
-"""Microseconds of the env pipelines in a vector step of `runner`, on a real `SingleAgentEnvRunner` that samples.
+"""Microseconds of `runner`'s env pipelines per vector step, in a real `SingleAgentEnvRunner`.
 
-Two runners are measured one after the other: one with timers around whole pipeline calls, the forward pass and the
-environment's step, and one with a timer around each connector, which costs a little itself.
+Two env runners are measured one after the other: one with timers around complete pipeline calls, the forward pass and
+the environment's step, and one with a timer around each connector, which costs a little itself.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BEHIND_OBS = "AddObservationsFromEpisodesToBatch"
 
 @dataclass(frozen=True)
 class PipelineSettings(OursSettings):
-    """`connectors`: names of classes in `runner.pipelines`, joined with +, in their order behind the observations; a
-    name may have one argument, `FrameStacking:num_frames:4`.
+    """`connectors`: names of classes in `runner.pipelines`, joined with +, in order, after the observations; a name may
+    have one argument: `FrameStacking:num_frames:4`.
     """
 
     connectors: str = ""
@@ -42,7 +42,7 @@ class PipelineSettings(OursSettings):
 
 
 class Timed:
-    """Calls through and keeps the seconds; everything else is the callee's own."""
+    """Forwards calls and stores their seconds; everything else is forwarded unchanged."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -65,10 +65,10 @@ class Timed:
 
 
 class Sampling:
-    """A runner of its own that samples fragments of the usual size.
+    """A separate env runner that samples fragments of the usual size.
 
     Args:
-        config: of the experiment; its pipelines are what is measured.
+        config: configuration of the experiment with the pipelines to measure.
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -82,19 +82,19 @@ class Sampling:
         self.runner = runner
 
     def run(self, vector_steps: int) -> None:
-        """Sample whole fragments until so many vector steps are made."""
+        """Sample complete fragments for at least this many vector steps."""
         for _ in range(-(-vector_steps * self._num_envs // self._num_env_steps)):
-            # Between fragments the states of all runners are merged, which gives connectors more to do in a step.
+            # Between fragments the states of all env runners are merged, which means more work for connectors.
             pipeline = self.runner.env_to_module
             shared = pipeline.merge_states([pipeline.get_state()])
             self.runner.sample(self._num_env_steps, True, self._weights, {DEFAULT_MODULE_ID: shared})
 
 
 def measure_whole(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, float]:
-    """Return microseconds of a vector step.
+    """Return microseconds per vector step.
 
-    `total_us`: both pipelines (median), with what is done for many steps at once, `other_us`. `mean_us`: the same as a
-    mean, which a busy machine disturbs.
+    `total_us` is the median of both pipelines, including `other_us`, the work done for many steps together. `mean_us`
+    is the mean, which a busy machine disturbs.
     """
     sampling = Sampling(config)
     runner: Any = sampling.runner
@@ -131,7 +131,7 @@ def measure_whole(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, 
 
 
 def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
-    """Return seconds of drawing the noise of a vector step, which `GetActions` does for many steps at once."""
+    """Return seconds for drawing the noise of a vector step, which `GetActions` does for many steps together."""
     num_steps = len(get_actions._noise)
     seconds = []
     for _ in range(NOISE_DRAWS):
@@ -142,11 +142,11 @@ def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
 
 
 def measure_connectors(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, dict[str, float]]:
-    """Return pipeline -> name of a connector -> its median microseconds."""
+    """Return pipeline -> name of a connector -> median microseconds."""
     sampling = Sampling(config)
     pipelines = sampling.runner.pipelines_of(DEFAULT_MODULE_ID)
     names = {pipeline.name: [type(connector).__name__ for connector in pipeline] for pipeline in pipelines}
-    # Timers hide the connectors' states, so nothing is merged here; a MeanStdFilter costs a little more than this says.
+    # Timers hide the connectors' states, so nothing is merged here; a MeanStdFilter costs slightly more than reported.
     timed = {pipeline.name: time_connectors(pipeline) for pipeline in pipelines}
     sampling.run(cfg.warmup_steps)
     for connector in (connector for connectors in timed.values() for connector in connectors):
@@ -164,7 +164,7 @@ def median_us(seconds: Sequence[float]) -> float:
 
 
 def connector_edits(connectors: str) -> str:
-    """Return the override that puts the connectors behind the observations, in their order."""
+    """Return the override that puts the connectors after the observations, in order."""
     edits = []
     for connector in reversed(connectors.split("+")):
         name, *argument = connector.split(":")

@@ -41,11 +41,10 @@ COUNTED = "CountedCartPole-v1"
 
 
 class CountedCartPole(CartPoleVectorEnv):
-    """gymnasium's vector CartPole that keeps the last 100 finished returns.
+    """gymnasium's vector CartPole that stores the last 100 finished returns.
 
-    RLlib's own `episode_return_mean` covers the episodes of its latest merge, not
-    the last 100 of the training; the other systems report the last 100. For the
-    time to 450 the environment counts, so that one criterion holds for all.
+    RLlib's `episode_return_mean` covers the episodes of its latest merge, not the last 100 of the training, which the
+    other systems report. So the environment counts for the time to 450, and the same criterion applies to all.
     """
 
     finished: ClassVar[deque[float]] = deque(maxlen=RETURN_WINDOW)
@@ -79,10 +78,9 @@ gymnasium.register(
 
 @dataclass(frozen=True)
 class RLlibSettings(Settings):
-    """RLlib's own default is "sync", one Python CartPole for each sub-environment.
+    """RLlib's default is "sync": one Python CartPole per sub-environment.
 
-    It can also step gymnasium's vector CartPole, as `ours` and `bare` do; that is
-    faster, so it is what RLlib is measured with unless the flag says otherwise.
+    RLlib can also step gymnasium's vector CartPole, like `ours` and `bare`. That is faster, so it is the default here.
     """
 
     vectorize_mode: str = "vector_entry_point"
@@ -93,7 +91,7 @@ def env_of(cfg: RLlibSettings) -> str:
 
 
 def ppo_config(cfg: RLlibSettings, env: Any, model_options: Mapping[str, Any] | None = None) -> PPOConfig:
-    """PPO with the settings on one environment; `model_options` are added to the one hidden layer."""
+    """Return PPO's configuration for one environment; `model_options` are added to the single hidden layer."""
     return (
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)
@@ -137,10 +135,10 @@ def progress_of(result: dict[str, Any], counts: Mapping[str, float]) -> Progress
 
 
 class Work:
-    """What the iterations of an algorithm so far were made of, see `peer_cli.COUNTS`.
+    """Counts the work of an algorithm's iterations; see `peer_cli.COUNTS`.
 
-    RLlib's own timers are running means, so the calls themselves are timed: in `PPO.training_step` the sampling, and
-    the update with the learner connectors.
+    RLlib's timers are running means, so the calls themselves are timed: in `PPO.training_step` the sampling, and the
+    update with the learner connectors.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -182,7 +180,7 @@ class Work:
 
 
 def run(cfg: RLlibSettings, config: PPOConfig) -> dict[str, Any]:
-    """Measure what `config` trains."""
+    """Train with `config` and measure."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     ray.init(address="local", num_cpus=cfg.num_env_runners + 1, include_dashboard=False, log_to_driver=False)

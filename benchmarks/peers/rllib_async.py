@@ -1,4 +1,4 @@
-"""RLlib's IMPALA or APPO, new API stack, with the settings of `async_cli`; else its defaults."""
+"""RLlib's IMPALA or APPO (new API stack) with the settings of `async_cli`, and its defaults for everything else."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def seen_space(space: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
 
 
 class StatelessCartPoleVector(CartPoleVectorEnv):
-    """gymnasium's vector CartPole without velocities, the same work as `runner.environments.StatelessCartPole`."""
+    """gymnasium's vector CartPole without velocities, with the same work as `runner.environments.StatelessCartPole`."""
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 500, **kwargs: Any) -> None:
         super().__init__(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs)
@@ -43,7 +43,7 @@ class StatelessCartPoleVector(CartPoleVectorEnv):
 
 
 class StatelessCartPole(CartPoleEnv):
-    """The same one by one, for `--vectorize-mode sync`."""
+    """The same environment, stepped one by one, for `--vectorize-mode sync`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

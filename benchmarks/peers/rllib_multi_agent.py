@@ -1,6 +1,6 @@
 """RLlib's PPO on CartPole for several agents, with the settings of `peer_cli.Settings`.
 
-Two agents have a policy each, more of them one policy for all.
+Two agents use one policy each; more agents share one policy.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ AgentDict = dict[str, Any]
 
 @dataclass(frozen=True)
 class MultiAgentSettings(RLlibSettings):
-    """RLlib 2.60 vectorises environments with several agents only by stepping them one by one."""
+    """RLlib 2.60 vectorises multi-agent environments only by stepping them one by one."""
 
     vectorize_mode: str = "sync"
     num_agents: int = 2
 
     @property
     def policy_of(self) -> dict[str, str]:
-        """Agent -> its policy."""
+        """Agent -> policy."""
         return {f"agent_{number}": f"p{number if self.num_agents == 2 else 0}" for number in range(self.num_agents)}
 
 
 class CartPoles(MultiAgentEnv):
-    """Each agent balances a pole of its own; the episode ends when the last one has ended.
+    """Each agent balances a separate pole; the episode ends when the last one has ended.
 
-    The same work as `runner.environments.MultiAgentCartPole`: a Python CartPole without gymnasium's checker for each
-    agent, and a step for agents that have not ended. RLlib wants `__all__` flags besides.
+    The work is the same as in `runner.environments.MultiAgentCartPole`: a Python CartPole without gymnasium's checker
+    per agent, and one step for each running agent. RLlib also needs `__all__` flags.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class CartPoles(MultiAgentEnv):
 def multi_agent_config(cfg: MultiAgentSettings) -> PPOConfig:
     """Return the configuration.
 
-    `count_steps_by`: the unit of `train_batch_size_per_learner`; env steps are RLlib's default and ours.
+    `count_steps_by` is the unit of `train_batch_size_per_learner`; env steps are RLlib's default and ours.
     """
     policy_of = cfg.policy_of
     config = ppo_config(cfg, CartPoles).environment(env_config={"num_agents": cfg.num_agents})

@@ -38,7 +38,7 @@ def train(settings: Settings) -> None:
             input_=[settings.data],
             input_read_episodes=settings.kind == "episodes",
             input_compress_columns=[],
-            # As many episodes as hold a batch, so that no step is read in vain.
+            # Enough episodes for one batch, so that no step is read in vain.
             input_read_batch_size=3 if settings.kind == "episodes" else None,
             materialize_data=False,
             materialize_mapped_data=not is_streaming,
@@ -80,7 +80,7 @@ def record(settings: Settings) -> None:
 
 
 def convert(source: str, target: str) -> None:
-    """Convert our episode file to one of RLlib's: a msgpack blob an episode."""
+    """Convert our episode file to RLlib's format: one msgpack blob per episode."""
     Path(target).mkdir(parents=True)
     spaces = gymnasium.make("CartPole-v1")
     for number, path in enumerate(sorted(Path(source).glob("*.parquet"))):

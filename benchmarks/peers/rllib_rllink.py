@@ -1,4 +1,4 @@
-"""Env steps per second that RLlib's RLlink server takes in, with the learner left out."""
+"""Env steps per second that RLlib's RLlink server receives, without a learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the servers of the RLlink benchmark share: flags, the load beside them, the clock."""
+"""Shared code of the servers of the RLlink benchmark: flags, the load process, the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOAD = Path(__file__).with_name("rllink_load.py")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured: kind of messages, clients, seconds before and while the clock runs."""
+    """Settings of a measurement: kind of messages, clients, seconds of warm-up and of measuring."""
 
     kind: str
     clients: int
@@ -37,7 +37,7 @@ def parse_settings(description: str | None) -> Settings:
 
 
 def measure(settings: Settings, address: tuple[str, int], sample: Callable[[], int]) -> None:
-    """Print env steps per second as JSON; `sample` returns how many it got."""
+    """Print env steps per second as JSON; `sample` returns the number of env steps that it received."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(_LOAD), address[0], str(address[1]), settings.kind, str(settings.clients)]
     load = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -1,9 +1,9 @@
-"""The other side of the RLlink benchmark: clients in one process that send what they encoded before.
+"""The load of the RLlink benchmark: clients in one process that send messages encoded beforehand.
 
     rllink_load.py HOST PORT KIND NUM_CLIENTS
 
-KIND is `json` or `columns` (ours), `rllib` (RLlib's msgpack), or `actions`. Runs until it is killed; with `actions` a
-line with the median and the 99th percentile of the answers' milliseconds comes each second.
+KIND is `json` or `columns` (ours), `rllib` (RLlib's msgpack), or `actions`. Runs until it is killed. With `actions`, it
+prints a line per second with the median and the 99th percentile of the answer time in milliseconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def json_body(seed: int) -> bytes:
 
 
 def columns_body(seed: int) -> bytes:
-    """Return array blocks, one a column."""
+    """Return array blocks, one per column."""
     from runner.rllink.client.packing import pack
 
     every = episodes(seed)
@@ -61,7 +61,7 @@ def columns_body(seed: int) -> bytes:
 
 
 def rllib_body(seed: int) -> bytes:
-    """Return a message of RLlib, as its bundled client makes it: states of episodes that were filled step by step."""
+    """Return a message in the format of RLlib's bundled client: states of episodes that were filled step by step."""
     import msgpack
     import msgpack_numpy
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -89,7 +89,7 @@ def rllib_body(seed: int) -> bytes:
 
 
 def action_body(obs: list[float], is_first: bool) -> bytes:
-    """Return a step of the one episode of a client."""
+    """Return one step of the client's only episode."""
     episode = {"id": "a", "obs": obs} | ({} if is_first else {"reward": 1.0})
     return json.dumps({"type": "GET_ACTIONS", "episodes": [episode]}).encode()
 
@@ -100,7 +100,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Connection:
-    """A client that sends one message after the other, at most one unanswered."""
+    """A client that sends one message after the other, with at most one unanswered."""
 
     def __init__(self, address: tuple[str, int], messages: list[bytes], is_answered: bool, hello: bytes | None) -> None:
         self.socket = socket.create_connection(address)
@@ -122,7 +122,7 @@ class Connection:
         assert b"ERROR" not in answer, answer
 
     def write(self) -> bool:
-        """Send what fits; whether a whole message has left."""
+        """Send as much as possible; return whether a complete message was sent."""
         if not self._left:
             self._left = memoryview(self._messages[self._next % len(self._messages)])
             self._next += 1
@@ -134,7 +134,7 @@ class Connection:
         return not self._left
 
     def read(self) -> bool:
-        """Return whether an answer is there."""
+        """Return whether an answer has arrived."""
         self._received += self.socket.recv(65536)
         if len(self._received) < 8 or len(self._received) < 8 + int(self._received[:8]):
             return False

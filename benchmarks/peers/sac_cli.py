@@ -8,12 +8,12 @@ from peer_cli import Settings
 
 HIDDENS = (256, 256)
 SAC, TQC = "sac", "tqc"
-NUM_CRITICS, NUM_QUANTILES, NUM_DROPPED = 2, 25, 2  # of TQC: SB3-contrib's
+NUM_CRITICS, NUM_QUANTILES, NUM_DROPPED = 2, 25, 2  # TQC, as in SB3-contrib
 
 
 @dataclass(frozen=True)
 class SACSettings(Settings):
-    """One run of one peer on Pendulum; the numbers are the same for every peer. One update for each env step."""
+    """One run of one peer on Pendulum; the settings are the same for every peer. One update per env step."""
 
     num_envs: int = 1
     lr: float = 1e-3

@@ -36,7 +36,7 @@ class SharedHidden(BaseFeaturesExtractor):
 def build_ppo(cfg: Settings) -> PPO:
     env = make_vec_env("CartPole-v1", n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv)
     with warnings.catch_warnings():
-        # 4000 is no multiple of 128: SB3 says that each epoch ends with a short minibatch.
+        # 4000 is not a multiple of 128, so SB3 warns that each epoch ends with a short minibatch.
         warnings.filterwarnings("ignore", message=".*truncated mini-batch.*")
         ppo = PPO(
             "MlpPolicy",
@@ -61,7 +61,7 @@ def build_ppo(cfg: Settings) -> PPO:
             device="cpu",
             verbose=0,
         )
-    ppo.set_logger(configure(format_strings=[""]))  # SB3's own bookkeeping, no output
+    ppo.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
     return ppo
 
 

@@ -37,7 +37,7 @@ def build(cfg: A2CSettings) -> Iterate:
         device="cpu",
         verbose=0,
     )
-    a2c.set_logger(configure(format_strings=[""]))  # SB3's own bookkeeping, no output
+    a2c.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
 
     def iterate() -> Progress:
         a2c.learn(cfg.rows_per_iteration, reset_num_timesteps=False)

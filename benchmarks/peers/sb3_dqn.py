@@ -35,7 +35,7 @@ def build(cfg: DQNSettings) -> Iterate:
         device="cpu",
         verbose=0,
     )
-    dqn.set_logger(configure(format_strings=[""]))  # SB3's own bookkeeping, no output
+    dqn.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
 
     def iterate() -> Progress:
         dqn.learn(cfg.steps_per_iteration, reset_num_timesteps=False)
@@ -48,7 +48,7 @@ def build(cfg: DQNSettings) -> Iterate:
 def main() -> None:
     cfg = parse_settings(__doc__, DQNSettings)
     if cfg.replay != UNIFORM:
-        raise SystemExit("Stable-Baselines3 replays uniformly")
+        raise SystemExit("Stable-Baselines3 only supports uniform replay")
     torch.set_num_threads(1)
     start = time.perf_counter()
     iterate = build(cfg)

@@ -39,7 +39,7 @@ def build(cfg: SACSettings) -> Iterate:
         verbose=0,
         **options,
     )
-    learner.set_logger(configure(format_strings=[""]))  # SB3's own bookkeeping, no output
+    learner.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
 
     def iterate() -> Progress:
         learner.learn(cfg.steps_per_iteration, reset_num_timesteps=False)

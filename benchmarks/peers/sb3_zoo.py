@@ -1,4 +1,4 @@
-"""Stable-Baselines3 with an entry of RL Baselines3 Zoo, then an evaluation; prints the returns."""
+"""Train Stable-Baselines3 with an entry of RL Baselines3 Zoo, evaluate, and print the returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 ALGORITHMS: Mapping[str, type[BaseAlgorithm]] = {"ppo": PPO, "dqn": DQN, "sac": SAC}
-SEED_OF_EVALUATION = 10_000  # away from the seeds of training
+SEED_OF_EVALUATION = 10_000  # differs from the seeds of training
 
 
 def number_or_schedule(value: Any) -> float | Callable[[float], float]:

@@ -1,4 +1,4 @@
-"""CartPole whose steps take time without work, as those of a simulator elsewhere do: two cores carry many of them."""
+"""CartPole with steps that take time without CPU work, like an external simulator, so that two cores can run many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 
 class SleepingCartPole(gym.Wrapper[Any, Any, Any, Any]):
-    """Sleeps `seconds` a step, or so long in the mean of a lognormal distribution of this `sigma`."""
+    """Sleeps `seconds` per step, or a lognormal time with this mean and this `sigma`."""
 
     def __init__(self, seconds: float = 0.005, sigma: float = 0.0, render_mode: str | None = None) -> None:
         super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
@@ -26,7 +26,7 @@ class SleepingCartPole(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class SleepingCartPoles(CartPoleVectorEnv):
-    """All sub-environments at once, which sleep `seconds` together, as those of a batched simulator do."""
+    """Steps all sub-environments together and sleeps `seconds` once, like a batched simulator."""
 
     def __init__(self, num_envs: int = 1, seconds: float = 0.002, render_mode: str | None = None) -> None:
         super().__init__(num_envs=num_envs, render_mode=render_mode)
