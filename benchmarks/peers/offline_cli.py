@@ -1,6 +1,4 @@
-"""Shared code of the peers of `offline.py`: flags, clock, result. Needs only the standard library, see
-`peer_cli.py`.
-"""
+"""Shared code of the peers of `offline.py`: flags, clock, result. Uses only the standard library; see `peer_cli.py`."""
 
 from __future__ import annotations
 
