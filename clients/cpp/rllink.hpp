@@ -229,7 +229,7 @@ class JsonReader {
   bool take(char c) { return peek() == c && at_ < end_ ? (++at_, true) : false; }
   void expect(const char* word) {
     for (; *word; ++word)
-      if (!take(*word)) fail("something unknown");
+      if (!take(*word)) fail("unexpected character");
   }
   void skip_space() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\n' || *at_ == '\r')) ++at_;
@@ -291,7 +291,7 @@ class JsonReader {
     const char* start = at_;
     bool is_integer = true;
     take('-');
-    if (!take('0') && !take_digits()) fail("something unknown");
+    if (!take('0') && !take_digits()) fail("unexpected character");
     if (take('.')) {
       is_integer = false;
       if (!take_digits()) fail("missing digit after the point");

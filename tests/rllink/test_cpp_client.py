@@ -120,6 +120,6 @@ class TestJson:
          '"\\ud800\\u0041"', '"a\nb"', "1 1", "[" * 70 + "]" * 70, "/*a*/1", '"\\'],
     )  # fmt: skip
     def test_what_is_no_json_is_refused(self, driver: Driver, text: str) -> None:
-        with pytest.raises(ClientError, match="no JSON"):
+        with pytest.raises(ClientError, match="invalid JSON"):
             driver.call("json", text=text)
         assert driver.call("json", text="[1]") == [1]
