@@ -37,10 +37,10 @@ class PlanOfAlgorithm(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         self.env.note_reread()
-        composed = compose_experiment([f"algorithm={self.arguments[0]}"])
-        if composed.problems:
-            raise self.error(f"{composed.problems[0].what}; expected: {composed.problems[0].expected}")
-        tree = draw_plan(read_plan(composed.values["algorithm"]["plan"]))
+        try:
+            tree = plan_of(self.arguments[0])
+        except ValueError as error:
+            raise self.error(str(error)) from error
         return [nodes.literal_block(tree, tree, language="text")]
 
 
@@ -67,6 +67,14 @@ class ResultsOfAlgorithms(SphinxDirective):
         if without_row:
             parts.append(f"Without a row there: {', '.join(map(_link, without_row))}.")
         return self.parse_text_to_nodes("\n\n".join(parts))
+
+
+def plan_of(algorithm: str) -> str:
+    """Return the plan of an algorithm as a tree."""
+    composed = compose_experiment([f"algorithm={algorithm}"])
+    if composed.problems:
+        raise ValueError(f"{composed.problems[0].what}; expected: {composed.problems[0].expected}")
+    return draw_plan(read_plan(composed.values["algorithm"]["plan"]))
 
 
 def _algorithm_of(file: Path) -> str:

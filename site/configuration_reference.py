@@ -48,6 +48,13 @@ class Configuration(SphinxDirective):
         return parsed
 
 
+def table_at(path: str, beyond: str | None = None) -> str:
+    """Return the description and the table of the dataclass with a dotted path."""
+    schema = _class_at(path)
+    table = table_of(schema, None if beyond is None else _class_at(beyond))
+    return f"{inspect.cleandoc(schema.__doc__ or '')}\n\n{table}"
+
+
 def table_of(schema: type, beyond: type | None = None) -> str:
     """Return a Markdown table of the fields of `schema` that are not those of `beyond`; without fields nothing."""
     left_out = {} if beyond is None else _options_of(beyond)
