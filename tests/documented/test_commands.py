@@ -58,7 +58,6 @@ NOT_RUN = {
     "my_package.": "names a class of the reader's",
     "my_ppo": "names an experiment of the reader's",
     "_client.py": "tests/rllink and tests/learning run the clients",
-    "# a window": "opens a window",
     "envpool": "needs EnvPool, which tests/env_runners/test_native.py runs where it is installed",
     "ray.address=auto": "joins a cluster, as tests/cluster/test_nodes.py does",
     "s3://": "needs a bucket; tests/storage has stores of its own",
