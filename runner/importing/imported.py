@@ -100,7 +100,6 @@ def one_line(text: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return a value as one line of YAML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

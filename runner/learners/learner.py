@@ -319,5 +319,4 @@ def _frozen_groups(modules: Iterable[TrainedModule]) -> list[str]:
 
 
 def _filled(by_module: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the non-empty entries."""
     return {module_id: values for module_id, values in by_module.items() if values}

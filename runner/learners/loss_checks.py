@@ -45,7 +45,6 @@ def _copy_of(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = Tr
 
 
 def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Problem]:
-    """Yield problems of a record for a learner."""
     name, record_class = type(loss).__name__, config.metrics
     names = [field.name for field in fields(record_class) if field.name != "losses"]
     expected = f"{record_class.__name__}({', '.join(names)}), {line_of(record_class)}"

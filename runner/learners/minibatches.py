@@ -277,7 +277,6 @@ def _parts(rows: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def _taken(column: Any, order: Tensor) -> Any:
-    """Take the rows `order` of a column."""
     if isinstance(column, Tensor):
         return column.index_select(0, order)
     return nested.map_leaves(lambda leaf: leaf.index_select(0, order), column)

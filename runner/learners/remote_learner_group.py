@@ -209,7 +209,6 @@ class RemoteLearnerGroup(Part):
         return self.gang.until_done(lambda: self.gang.call(method, arguments))
 
     def _complete_states(self) -> list[tuple[dict[str, Any]]]:
-        """Return the complete state of each learner."""
         shared = self._states[0]["learners"]
         return [
             (

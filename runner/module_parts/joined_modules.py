@@ -112,13 +112,13 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
             if spaces:
                 pipeline.use_agents(spaces)
                 continue
-            lonely = [
+            unsupported = [
                 type(connector).__name__
                 for connector in pipeline.single_connectors()
                 if Requirements.of(connector).needs_other_agents
             ]
-            if lonely:
-                what = f"{lonely[0]} reads the episodes of other agents, but the environment has only one"
+            if unsupported:
+                what = f"{unsupported[0]} reads the episodes of other agents, but the environment has only one"
                 raise ConfigError([Problem(what, f"connectors.{pipeline.name}", fix="use a MultiAgentEnv")])
     return spaces
 

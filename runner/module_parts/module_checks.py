@@ -19,7 +19,7 @@ from runner.modules.rl_module import RLModule
 
 _ROWS, _STEPS = 5, 3
 _ACTING = ("forward_exploration", "forward_inference")
-_NOBODY: Mapping[str, Sequence[str]] = MappingProxyType({})
+_NO_USERS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _DIST, _VALUES, _STATE = "action_dist_inputs", "vf_preds", "state_out"
 
 SUPER_FIRST = "call super().__init__(observation_space, action_space, config) in the first line of __init__"
@@ -72,14 +72,14 @@ class ModuleCheck:
             needs: name of a loss or connector -> outputs, methods and attributes of the module that it uses.
         """
         module = self._module
-        askers: dict[str, list[str]] = {_DIST: []} if _DIST in module.train_outputs else {}
-        for asker, need in [(asker, need) for asker, names in needs.items() for need in names]:
+        users: dict[str, list[str]] = {_DIST: []} if _DIST in module.train_outputs else {}
+        for user, need in [(user, need) for user, names in needs.items() for need in names]:
             if need in module.train_outputs or not hasattr(module, need):
-                askers.setdefault(need, []).append(asker)
+                users.setdefault(need, []).append(user)
             elif need == "compute_values" and self._class.compute_values is RLModule.compute_values:
-                through = f"{asker} (through compute_values, which {self._class.__name__} does not override)"
-                askers.setdefault(_VALUES, []).append(through)
-        yield from self._wrong("forward_train", list(askers), _STEPS, askers)
+                through = f"{user} (through compute_values, which {self._class.__name__} does not override)"
+                users.setdefault(_VALUES, []).append(through)
+        yield from self._wrong("forward_train", list(users), _STEPS, users)
 
     def _batch(self, num_steps: int) -> dict[str, Any]:
         """Return rows of random observations; for a stateful module, sequences of `num_steps` rows."""
@@ -106,7 +106,7 @@ class ModuleCheck:
                 return []
 
     def _wrong(
-        self, name: str, columns: Sequence[str], num_steps: int, askers: Mapping[str, Sequence[str]] = _NOBODY
+        self, name: str, columns: Sequence[str], num_steps: int, users: Mapping[str, Sequence[str]] = _NO_USERS
     ) -> Iterator[Problem]:
         """Yield problems in the outputs of a pass.
 
@@ -114,7 +114,7 @@ class ModuleCheck:
             name: name of the pass.
             columns: columns that its outputs must have.
             num_steps: length of the sequences for a stateful module.
-            askers: column -> names of the loss and the connectors that need it.
+            users: column -> names of the loss and the connectors that need it.
         """
         batch = self._batch(num_steps)
         what, where = f"{self._class.__name__}.{name}", self._place(name)
@@ -132,7 +132,7 @@ class ModuleCheck:
                     got = ", ".join(map(str, outputs)) or "an empty dict"
                     near = nearest_match(column, [str(other) for other in outputs if other not in columns])
                     yield Problem(
-                        f"{what} does not return {column}{_needed_by(askers.get(column, ()))}",
+                        f"{what} does not return {column}{_needed_by(users.get(column, ()))}",
                         where,
                         got,
                         f"a dict with {', '.join(columns)}",
@@ -143,7 +143,6 @@ class ModuleCheck:
                 yield from self._wrong_state(what, where, outputs[_STATE], batch["state_in"])
 
     def _misfits(self, name: str, outputs: Mapping[str, Any], num_steps: int) -> Iterator[Problem]:
-        """Yield outputs with a wrong shape or dtype."""
         what, where, leading = f"{self._class.__name__}.{name}", self._place(name), self._leading(num_steps)
         dist, shapes = self._module.action_dist, {}
         if hasattr(dist, "num_inputs"):  # other objects are not our distributions, and are reported by their users
@@ -195,8 +194,8 @@ class ModuleCheck:
         return place_of(self._class, name, *(("forward_train",) if name in _ACTING else ()))
 
 
-def _needed_by(askers: Sequence[str]) -> str:
-    return f", which {' and '.join(askers)} {'need' if len(askers) > 1 else 'needs'}" if askers else ""
+def _needed_by(users: Sequence[str]) -> str:
+    return f", which {' and '.join(users)} {'need' if len(users) > 1 else 'needs'}" if users else ""
 
 
 def _check_same(given: Tensor, returned: Any) -> None:

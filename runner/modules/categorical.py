@@ -207,7 +207,6 @@ class MultiCategorical:
         return self._padded(dist_inputs).log_softmax(-1)
 
     def _padded(self, logits: Tensor) -> Tensor:
-        """Reshape (B, sum(sizes)) -> (B, D, max(sizes))."""
         if self._is_even:
             return torch.unflatten(logits, -1, (len(self.sizes), -1))
         tables = tables_on(self._tables, logits.device)

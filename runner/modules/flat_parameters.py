@@ -142,10 +142,10 @@ def parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     ids = [id(parameter) for group in groups.values() for parameter in group]
     if sorted(ids) != sorted(map(id, learned)):
         names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        stray = [name for name, parameter in zip(names, learned, strict=True) if ids.count(id(parameter)) != 1]
+        missing = [name for name, parameter in zip(names, learned, strict=True) if ids.count(id(parameter)) != 1]
         raise ValueError(
             f"{type(module).__name__}.parameter_groups: every parameter with a gradient must be in one group of "
-            f"{', '.join(groups)}; not the case for {', '.join(stray) or 'a parameter of another module'}"
+            f"{', '.join(groups)}; not the case for {', '.join(missing) or 'a parameter of another module'}"
         )
     return groups
 

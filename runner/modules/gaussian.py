@@ -200,7 +200,6 @@ class SquashedGaussian:
         return torch.minimum(torch.maximum(actions, low), high)  # rounding could exceed a bound
 
     def _log_slopes(self, x: Tensor) -> Tensor:
-        """Return (B, A) log da/dx."""
         return _log_tanh_slope(x) + tables_on(self._tables, x.device).log_scale
 
 
@@ -231,7 +230,6 @@ def _log_tanh_slope(x: Tensor) -> Tensor:
 
 
 def _in_dtype(space: gym.spaces.Box, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the bounds in the dtype of actions."""
     low, high = (torch.from_numpy(np.array(bound, np.float64)).to(dtype) for bound in (space.low, space.high))
     return low, high
 

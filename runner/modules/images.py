@@ -189,7 +189,6 @@ def _is_layout_ambiguous(space: gym.Space[Any]) -> bool:
 
 
 def _may_be_image(space: gym.Space[Any]) -> bool:
-    """Return whether a flattened Box could be an image."""
     shape = space.shape or ()
     if _range(space) == (0, 255):
         return min(sorted(shape)[-2:]) >= _MIN_PIXEL_SIDE
@@ -207,7 +206,6 @@ def _sides(shape: tuple[int, ...], axes: str) -> tuple[int, int]:
 
 
 def _range(space: gym.Space[Any]) -> tuple[float, float]:
-    """Return the lowest and the highest bound of a Box."""
     assert isinstance(space, gym.spaces.Box)
     return float(space.low.min()), float(space.high.max())
 

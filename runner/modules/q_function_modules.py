@@ -18,7 +18,7 @@ from runner.modules.actor_critic_module import ActorCriticModule, head_options, 
 from runner.modules.distributions import squashed_distribution
 from runner.modules.layers import ALL, MLP, Members, State, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
-from runner.modules.q_functions import QEnsemble, WithQFunctions, draw_dropout, refuse_memory
+from runner.modules.q_functions import QEnsemble, WithQFunctions, check_not_recurrent, draw_dropout
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
 
@@ -348,7 +348,7 @@ class IQLModule(WithQFunctions, ActorCriticModule):
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        refuse_memory(config, "IQLModule")
+        check_not_recurrent(config, "IQLModule")
         if config.vf_share_layers:
             raise ValueError("IQLModule learns V separately: module.vf_share_layers is true; expected: false")
         super().__init__(observation_space, action_space, config)

@@ -196,8 +196,6 @@ def _mean(outputs: Tensor) -> Tensor:
 
 
 class _Bounds:
-    """The bounds of a Box."""
-
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = (torch.from_numpy(bound.copy()) for bound in (space.low, space.high))
 
@@ -212,7 +210,7 @@ def _bounds_of(space: gym.Space[Any]) -> Any:
     return None
 
 
-def refuse_memory(config: ModuleConfig, name: str) -> None:
+def check_not_recurrent(config: ModuleConfig, name: str) -> None:
     """Check that no recurrent layer is selected.
 
     Raises:

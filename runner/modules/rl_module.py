@@ -149,5 +149,4 @@ def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
-    """Select (V, ...) rows from (S, L, ...)."""
     return output.flatten(0, 1).index_select(0, rows)

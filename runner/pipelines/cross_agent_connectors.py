@@ -93,7 +93,6 @@ class AddStatesFromInfosToTrainBatch(LearnerConnector):
 
 
 def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
-    """Return the state at each of a chunk's observations."""
     infos = block.infos.rows_of(chunk, 0, int(block.lengths[chunk]) + 1) if block.infos else None
     states: list[Any] = []
     for info in infos or [{}]:

@@ -91,7 +91,6 @@ class NetworkConnector(LearnerConnector):
         return batch
 
     def _device_of(self, columns: Any) -> torch.device:
-        """Return the device of the columns that the connector reads."""
         read = (
             [columns.get(name) for name in Requirements.of(self).reads] if isinstance(columns, Mapping) else [columns]
         )
@@ -146,7 +145,6 @@ class NetworkConnector(LearnerConnector):
         return self._made
 
     def _on(self, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return the network and its optimiser on a device."""
         network, optimizer = self._parts()
         if any(one.device != device for one in (*network.parameters(), *network.buffers())):
             network.to(device)
@@ -196,7 +194,6 @@ def _to(device: torch.device, column: Any) -> Any:
 
 
 def _to_arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of nested values with arrays instead of tensors."""
     arrays: dict[str, Any] = nested.map_leaves(_to_array, {name: tree[name] for name in tree})
     return arrays
 

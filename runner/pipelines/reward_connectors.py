@@ -115,10 +115,9 @@ class ScaleRewards(_RewardConnector):
         return scaled if self._clip is None else scaled.clip(-self._clip, self._clip)
 
     def _learn(self, rewards: npt.NDArray[np.float64], block: ColumnBlock) -> None:
-        """Add the discounted return of each step to the moments."""
-        goes_on = np.full(len(rewards), self._gamma)
-        goes_on[block.offsets[:-1]] = 0.0
-        returns = suffix_sums(rewards[::-1], goes_on[::-1], int(block.lengths.max(initial=0)))[::-1]
+        discounts = np.full(len(rewards), self._gamma)
+        discounts[block.offsets[:-1]] = 0.0
+        returns = suffix_sums(rewards[::-1], discounts[::-1], int(block.lengths.max(initial=0)))[::-1]
         before = self._returns_before(returns[block.offsets[1:] - 1], block)
         if before.any():
             steps = np.arange(1, len(rewards) + 1) - np.repeat(block.offsets[:-1], block.lengths)

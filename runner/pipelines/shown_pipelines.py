@@ -22,6 +22,5 @@ class ShownPipelines:
     learner: LearnerConnectorPipeline
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         drawings = (one._repr_svg_() for one in (self.env_to_module, self.module_to_env, self.learner))
         return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:12px">{"".join(drawings)}</div>'

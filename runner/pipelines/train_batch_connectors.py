@@ -102,9 +102,9 @@ class ComputeReturnsToGo(LearnerConnector):
                 "AddColumnsFromEpisodesToTrainBatch and before AgentToModuleMapping"
             )
         mask = batch.get(LOSS_MASK)
-        goes_on = ~episodes.last_row_mask() if mask is None else mask
+        continues = ~episodes.last_row_mask() if mask is None else mask
         terms = rewards if mask is None else np.where(mask, rewards, 0.0)
-        sums = suffix_sums(terms, self._gamma * goes_on, int(episodes.lengths.max(initial=0)))
+        sums = suffix_sums(terms, self._gamma * continues, int(episodes.lengths.max(initial=0)))
         batch[RETURNS_TO_GO] = sums.astype(np.float32)
         return batch
 

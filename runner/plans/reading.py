@@ -82,7 +82,6 @@ def _branches(step: PlanStep, config: BranchesConfig, node: Node | None, context
 
 
 def _node_of_function(step: PlanStep, context: PlanContext) -> Node:
-    """Call a custom function that builds the complete plan."""
     make: Any = import_target(step.name, KEY)
     try:
         items = make(context, **with_callables(dict(step.arguments), KEY))

@@ -107,9 +107,9 @@ class RunMetrics(Part):
         self._num_episodes = 0
         self._num_outside = 0
         self.outcomes = {}
-        self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
+        self._reset_reported({name: reduced.reduction for name, reduced in self._reported.items()})
 
-    def _report_anew(self, reductions: Mapping[str, str]) -> None:
+    def _reset_reported(self, reductions: Mapping[str, str]) -> None:
         """Reset the reported metrics, in the dict that operators share."""
         self._reported.clear()
         self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
@@ -310,7 +310,7 @@ class RunMetrics(Part):
             self.infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
-        self._report_anew(state["reported"])
+        self._reset_reported(state["reported"])
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])

@@ -149,7 +149,6 @@ def _taken_agents(agents: Agents | None, chunks: Sequence[int], obs_rows: IntArr
 
 
 def _joined_infos(block: ColumnBlock, episodes: Sequence[IntArray]) -> StoredInfos | None:
-    """Return the infos of episodes; each is given by the indices of its chunks."""
     if block.infos is None:
         return None
     by_chunk = [_infos_of_episode(block, chunks.tolist()) for chunks in episodes]

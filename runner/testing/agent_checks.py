@@ -68,7 +68,6 @@ class SingleAgentCheck:
         self.found.facts["env steps/s, together"] = f"{speed:,.0f} with {together}"
 
     def _walk(self, num_steps: int) -> list[Answer]:
-        """Take the steps, check each answer, and return the answers."""
         answers: list[Answer] = []
         lengths: list[int] = []
         returns: list[float] = []
@@ -201,7 +200,6 @@ class MultiAgentCheck:
     # -- episodes ------------------------------------------------------------------------------------------------------
 
     def _walk(self, num_steps: int) -> list[EnvStep]:
-        """Take the steps, check each answer, and return the answers."""
         environments = _Watched(self._env, self._seed, self.found)
         answers: list[EnvStep] = []
         lengths: list[int] = []

@@ -76,8 +76,6 @@ check_piece = check_connector  # the old name
 
 
 class _ConnectorContract:
-    """The rules of one connector."""
-
     def __init__(self, place: ConnectorPlacement) -> None:
         self._place = place
         connector = place.make()

@@ -91,7 +91,6 @@ class VectorCheck:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _walk(self, num_steps: int) -> list[Answer]:
-        """Take the vector steps, check each answer, and return the answers."""
         answers: list[Answer] = []
         lengths: list[int] = []
         returns: list[float] = []

@@ -81,8 +81,6 @@ def check_loss(
 
 
 class _LossContract:
-    """The rules of one loss."""
-
     def __init__(
         self,
         make: Callable[[Any], Loss],

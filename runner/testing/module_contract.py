@@ -34,8 +34,6 @@ def check_module(make: Callable[[], RLModule]) -> None:
 
 
 class _ModuleContract:
-    """The rules of one module."""
-
     def __init__(self, make: Callable[[], RLModule]) -> None:
         self._make = make
         self._sampled: dict[tuple[int, ...], dict[str, Any]] = {}
@@ -84,7 +82,6 @@ class _ModuleContract:
         return self._batch(_ROWS, _STEPS) if self.module.is_stateful else self._batch(_ROWS)
 
     def _outputs(self) -> Iterator[tuple[str, dict[str, Any], Mapping[str, Any]]]:
-        """Yield the name of each pass, its batch and its outputs."""
         for name in _PASSES:
             batch = self._acting()
             yield name, batch, getattr(self.module, name)(batch)

@@ -118,8 +118,6 @@ class _Given(Source):
 
 
 class _OperatorContract:
-    """The rules of one operator."""
-
     def __init__(self, make: Make, items: Sequence[Item] | None, make_context: Callable[[], PlanContext]) -> None:
         self._make, self._make_context = make, make_context
         operator = make(make_context())
@@ -264,7 +262,6 @@ def _restore(context: PlanContext, plan: Plan, state: Mapping[str, Any]) -> None
 
 
 def _reported_to(context: PlanContext) -> Result:
-    """Return the metrics that operators have reported so far."""
     reported = context.metrics.reported
     return {metric: reported[metric] for metric in context.reported_metrics}
 

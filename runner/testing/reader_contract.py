@@ -60,8 +60,6 @@ def _registered(format_class: type[RecordedFormat]) -> Iterator[None]:
 
 
 class _ReaderContract:
-    """The rules of one format."""
-
     def __init__(self, format_class: type[RecordedFormat], path: Path, options: dict[str, Any]) -> None:
         self._format, self._path, self._options = format_class, path, options
 
@@ -225,7 +223,6 @@ def _difference(first: ColumnBlock, second: ColumnBlock) -> str | None:
 
 
 def _dtypes(block: ColumnBlock) -> dict[str, Any]:
-    """Return the dtype of each column, leaf by leaf."""
     return {name: nested.map_leaves(lambda leaf: str(leaf.dtype), column) for name, column in block.columns.items()}
 
 

@@ -163,7 +163,6 @@ def _acted(module: RLModule, theta: Tensor, stream: np.random.Generator) -> dict
 
 
 def _observed(module: RLModule, num_rows: int, stream: np.random.Generator) -> Any:
-    """Return random observations (num_rows, ...) of a module."""
     space = module.observation_space
     if isinstance(space, gym.spaces.Box):
         return torch.from_numpy(stream.normal(size=(num_rows, *space.shape)).astype(np.float32))

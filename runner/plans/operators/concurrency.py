@@ -78,7 +78,6 @@ class Concurrently(Source):
         return found if self._turn in self._outputs else WORKED
 
     def _whichever_is_ready(self) -> Any:
-        """Take an item from each branch that has one ready."""
         found, turn = self._branches[self._turn].step(), self._turn
         if found is WORKED:
             return WORKED
@@ -184,8 +183,6 @@ class Duplicate(Operator):
 
 
 class _Copy(Node):
-    """One of the copies of `Duplicate`."""
-
     def __init__(self, duplicate: Duplicate, number: int) -> None:
         super().__init__(duplicate.context, f"{duplicate.key}.{number}.input")
         self._duplicate, self._number = duplicate, number

@@ -34,8 +34,8 @@ class Replay(Source):
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
         self._has_started = False
-        asked = self.options.num_env_steps
-        self._num_env_steps = train_batch_size(context.config) if isinstance(asked, str) else asked  # auto
+        setting = self.options.num_env_steps
+        self._num_env_steps = train_batch_size(context.config) if isinstance(setting, str) else setting  # auto
 
     def poll(self) -> Experiences | NotReady:
         """Return experiences once the buffer holds enough."""

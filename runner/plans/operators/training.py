@@ -90,8 +90,8 @@ class AverageGradients(Operator):
     def transform(self, item: Gradients) -> list[Gradients]:
         """Return the average once enough gradients have been collected."""
         self._parts.append(item)
-        asked = self.options.num_gradients
-        enough = self.context.env_runners.num_runners if isinstance(asked, str) else asked  # auto
+        setting = self.options.num_gradients
+        enough = self.context.env_runners.num_runners if isinstance(setting, str) else setting  # auto
         if len(self._parts) < enough:
             return []
         parts, self._parts = self._parts, []
