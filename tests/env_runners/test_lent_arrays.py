@@ -209,7 +209,7 @@ def test_check_env_reports_it_of_several_together(kind: str) -> None:
 def has_changed_its_action(make: Callable[..., Any]) -> bool:
     found = inspect_environment(make, 20)
     assert not found.faults
-    return any(problem.what.startswith("the environment changed its action: ") for problem in found.warnings)
+    return any(problem.what.startswith("the environment changed its action in place") for problem in found.warnings)
 
 
 @pytest.mark.parametrize("make", [lambda: SyncEnvironments(lambda: Spoils("floats"), 2, 0), VectorSpoils])

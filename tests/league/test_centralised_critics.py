@@ -153,7 +153,7 @@ def test_modules_that_act_together_are_refused() -> None:
     )
     assert problem.where == "multi_agent.multi_rl_module"
     assert problem.got == "tests.support.joint_modules.ActsTogether"
-    assert "modules that act by themselves" in str(problem.expected)
+    assert "whose modules act independently" in str(problem.expected)
 
 
 def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outcome]) -> None:

@@ -95,7 +95,7 @@ def failure_of(*overrides: str, experiment: str = "ppo_cartpole") -> str:
     ("overrides", "named"),
     [
         ([connector("env_to_module", "Times100")], "Times100 changes the observations that the module acts on"),
-        ([connector("learner", "Times100")], "Times100 changes the observations that the module learns on"),
+        ([connector("learner", "Times100")], "Times100 changes the observations that the module learns from"),
         (
             [
                 "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
@@ -103,7 +103,7 @@ def failure_of(*overrides: str, experiment: str = "ppo_cartpole") -> str:
                 "{insert_after: Times100, connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
                 connector("learner", "Times100"),
             ],
-            "Times100 changes the observations that the module learns on",
+            "Times100 changes the observations that the module learns from",
         ),
     ],
 )

@@ -187,13 +187,13 @@ def test_nothing_else_changes_learners_that_have_begun_an_update() -> None:
         rollout = operator._prefetching._ahead.item.rollout
         end = learners.begin_update(learners.send(rollout), 0)
         for change in (lambda: learners.update(rollout, 0), lambda: learners.update_targets(0.5)):
-            with pytest.raises(RuntimeError, match="asked for a change before its end"):
+            with pytest.raises(RuntimeError, match="cannot be changed during an update"):
                 change()
         end()
         learners.update_targets(0.5)
         end = learners.begin_update(learners.send(rollout), 0)
         learners.set_state(learners.get_state())
-        with pytest.raises(RuntimeError, match="given another state"):
+        with pytest.raises(RuntimeError, match="was replaced during this update"):
             end()
 
 
