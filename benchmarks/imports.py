@@ -23,7 +23,7 @@ from learning_table import probability_of_improvement, rliable_interval
 
 ENTRIES = (("ppo", "CartPole-v1"), ("ppo", "Acrobot-v1"), ("dqn", "CartPole-v1"), ("sac", "Pendulum-v1"))
 NUM_EPISODES = 50
-RESULTS = bc.ROOT / "docs" / "learning" / "imports.jsonl"
+RESULTS = bc.ROOT / "benchmarks" / "results" / "learning" / "imports.jsonl"
 
 
 def run_sb3(algorithm: str, env: str, seed: int, python: str) -> bc.Result:

@@ -20,7 +20,7 @@ import scale_costs
 from scale_costs import CARTPOLE, FRAGMENT, IMAGES, NUM_RUNNERS, WEIGHTS_BYTES, Cost, value_of
 from scale_simulation import Costs, Outcome, Setting, simulate
 
-PAGE_COSTS = bc.ROOT / "docs" / "scale.jsonl"
+PAGE_COSTS = bc.ROOT / "benchmarks" / "results" / "scale.jsonl"
 NUM_LEARNERS = (1, 4, 16)
 _PER_LEARNER = 2048  # env steps per learner in a train batch
 _HEADER = ["env runners", "learners", "env steps/s", "driver", "learners busy", "env runners busy", "network"]

@@ -77,5 +77,5 @@ def test_the_bound_on_lag_bounds_the_largest_and_not_the_mean(scale: Any) -> Non
 
 
 def test_a_batch_that_is_never_full_is_refused(scale: Any) -> None:
-    with pytest.raises(ValueError, match=r"2 samples of 100 env steps make no batch of 2048"):
+    with pytest.raises(ValueError, match=r"2 samples of 100 env steps do not fill a batch of 2048"):
         scale.simulate(scale.Setting(4), scale.Costs(), 2)
