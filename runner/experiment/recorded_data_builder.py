@@ -78,7 +78,7 @@ def _check_data_of(
         raise ConfigError([problem])
     source = preflight.check_recorded_data(config, module_parts, agents)
     if learning and (source is None or source.may_be_endless):
-        reason = "only Ray can read this data" if source is None else "a function that yields them may never end"
+        reason = "only Ray can read this data" if source is None else "a function that yields episodes may never end"
         what = f"{learning[0]} must learn from all recorded observations before training, but {reason}"
         expected = "files, without a function of Ray Data and without a custom pre-learner or data class"
         raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), expected)])

@@ -179,7 +179,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
         if not isinstance(connector, known):
             what = f"connector {type(connector).__name__} changes the actions of simulators irreversibly"
             where = "connectors.module_to_env"
-            raise ConfigError([Problem(what, where, module_id, "the default connectors, and NormalizeAndClipActions")])
+            raise ConfigError([Problem(what, where, module_id, "the default connectors and NormalizeAndClipActions")])
     scaling = pipeline["NormalizeAndClipActions"]
     assert isinstance(scaling, NormalizeAndClipActions)
     return scaling.to_module

@@ -76,7 +76,11 @@ class Server:
             self._stop_loop()
             what = f"cannot listen on {host}:{port}: {error.strerror or error}"
             problem = Problem(
-                what, "env.host, env.port", f"{host}:{port}", "a free address of this machine; port 0 finds one"
+                what,
+                "env.host, env.port",
+                f"{host}:{port}",
+                "a free address of this machine",
+                fix="env.port=0 selects a free port",
             )
             raise ConfigError([problem]) from error
         self.address = self._listener.address

@@ -167,7 +167,7 @@ def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
         ([ENDLESS], "they may have no end, and would never be kept whole"),
         ([*STREAMED, "offline.input_={path: data}"], "a block that names no function"),
         ([*STREAMED, ENDLESS, "offline.input_read_schema={obs: o}"], "offline.input_read_schema is for rows"),
-        ([*STREAMED, ENDLESS, "connectors=mean_std_filter"], "a function that yields them may never end"),
+        ([*STREAMED, ENDLESS, "connectors=mean_std_filter"], "a function that yields episodes may never end"),
         ([*STREAMED, f"offline.input_={{_target_: {MODULE}.cartpole_episodez}}"], "has no cartpole_episodez"),
         ([*STREAMED, f"offline.input_={{_target_: {MODULE}.numbers}}"], "numbers needs the argument count"),
         (
