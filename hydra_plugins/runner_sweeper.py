@@ -1,4 +1,4 @@
-"""Hydra's view of `python -m runner -m`: a `Sweeper` that hands over to Ray Tune. Hydra finds plugins in this package.
+"""Hydra's view of `runner sweep`: a `Sweeper` that hands over to Ray Tune. Hydra finds plugins in this package.
 
 Imports neither Ray nor torch: Hydra imports it at every start.
 """
@@ -30,7 +30,7 @@ class TuneSweeper(Sweeper):
         """The exit code; `arguments` have been read before Hydra was started."""
         run_sweep = type(self).run_sweep
         if run_sweep is None:
-            raise RuntimeError("this sweeper is started with python -m runner -m")
+            raise RuntimeError("this sweeper is started with `runner sweep`")
         return run_sweep(self._folder)
 
 

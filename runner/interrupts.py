@@ -82,6 +82,12 @@ def end_overdue_evaluation() -> None:
         raise Interrupted(reason_to_end())
 
 
+def request_end(reason: str) -> None:
+    """Add a reason to stop, if there is none yet; it has no effect outside `interrupts` and `within`."""
+    if _num_open and not _reasons:
+        _add_reason(reason)
+
+
 def _add_reason(reason: str) -> None:
     _reasons.append((reason, time.monotonic()))
 

@@ -248,7 +248,7 @@ def test_play_a_run_and_its_policy_file(
     assert outcome.code == 0, outcome.err
     returns = [float(text) for text in outcome.out.splitlines()[0].rpartition("return ")[2].split(", ")]
     assert len(decoded(tmp_path / "run.mp4")) == sum(returns) + 2
-    assert run_main("play", "run", "--output", "run.mp4", "--trust").code == 0
+    assert run_main("play", "run", "--output", "run.mp4", "--trust", "--force").code == 0
     assert run_main("export", "run", "policy.onnx").code == 0
     outcome = run_main("play", "policy.onnx", "env=cartpole", "--output", "policy.gif")
     assert outcome.code == 0, outcome.err
@@ -256,11 +256,11 @@ def test_play_a_run_and_its_policy_file(
     with Image.open(tmp_path / "policy.gif") as image:
         assert image.n_frames > 1  # type: ignore[attr-defined]
     for arguments, message in {
-        ("policy.onnx", "env=pendulum"): "another observation space",
-        ("policy.onnx",): "does not say its environment",
+        ("policy.onnx", "env=pendulum"): "the observation space of the policy differs",
+        ("policy.onnx",): "does not name its environment",
         ("nothing.onnx", "env=cartpole"): "the policy cannot be read",
-        ("run", "--config-dir", "conf"): "a run has its configuration",
-        ("zoo:ppo_sb3_cartpole", "--trust"): "the zoo's policies are ours",
+        ("run", "--config-dir", "conf"): "a run contains its configuration",
+        ("zoo:ppo_sb3_cartpole", "--trust"): "the policies of the zoo are trusted",
     }.items():
         outcome = run_main("play", *arguments, "--output", "x.gif")
         assert outcome.code == 2

@@ -1,65 +1,30 @@
-"""A command line: its verb, options and overrides."""
+"""The parser of command lines: a verb of `runner.cli.verbs`, its words, its options and overrides."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from runner.cli.verbs import NAMES
-from runner.config.errors import UserError, nearest_match
+from runner.cli.verbs import DEFAULT_VERB, VERBS, VERSION, WORDS, CommandOption, first_words, options_of, subverbs_of
+from runner.config.errors import Problem, UserError, nearest_match
 
-# Option with a value -> the kind of value.
-_WITH_VALUE: Mapping[str, str] = {
-    "--config-dir": "a folder",
-    "-cd": "a folder",
-    "--assert": "a condition: --assert 'METRIC >= 450'",
-    "--budget": "a duration: --budget 10m",
-    "--junit": "a file: --junit results.xml",
-    "--format": "a format",
-}
-# Option without a value -> the field of `Arguments` that it sets.
-_SWITCHES: Mapping[str, str] = {
-    "-m": "is_multirun",
-    "--multirun": "is_multirun",
-    "--profile": "has_profile",
-    "--plan": "is_plan_only",
-    "--module-only": "is_module_only",
-    "--build": "is_built",
-    "--trust": "is_trusting",
-}
-# Flag of Hydra -> what to type for the same purpose.
-_SHOW = "python -m runner show [OVERRIDES], which prints the composed configuration"
+_EXPERIMENT = "EXPERIMENT"
+_OVERRIDE = "KEY=VALUE, GROUP=OPTION or ~KEY"
+# Flag of Hydra -> what to type for the same purpose; {} stands for the overrides of the command line.
 _FLAGS_OF_HYDRA: Mapping[str, str] = {
-    **dict.fromkeys(("--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i"), _SHOW),
-    **dict.fromkeys(("--config-name", "-cn"), "experiment=NAME"),
+    **dict.fromkeys(("--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i"), "runner show {}"),
+    **dict.fromkeys(("--config-name", "-cn"), "runner train EXPERIMENT"),
     **dict.fromkeys(("--config-path", "-cp"), "--config-dir DIR"),
-    **dict.fromkeys(("--run", "-r"), "no flag: without -m there is one run"),
-    **dict.fromkeys(("--shell-completion", "-sc"), "python -m runner list, which prints all experiments and options"),
-    "--hydra-help": "python -m runner --help",
-    "--experimental-rerun": "python -m runner resume RUN_DIR",
+    **dict.fromkeys(("--run", "-r"), "runner train {}"),
+    **dict.fromkeys(("--shell-completion", "-sc"), "runner completion bash"),
+    "--hydra-help": "runner help",
+    "--experimental-rerun": "runner resume RUN",
 }
-_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, *_SWITCHES)
-# Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
-_OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
-    "--module-only": ("resume",),
-    "--build": ("validate",),
-    "--profile": ("show",),
-    "--plan": ("show",),
-    "--trust": (None, "resume", "evaluate", "play", "record", "export", "register", "sweep", "report"),
-    **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
-    "--format": ("validate", "export"),
-}
-# Word -> what it may be.
-_WORDS: Mapping[str, str] = {
-    "RUN_DIR": "the folder or URL of a run",
-    "FILE": "the file to write",
-    "DATA": "a folder or file of recorded data",
-    "ENV": "an option of env (cartpole), a dotted path (my_package.Maze), or an id of Gymnasium (CartPole-v1)",
-}
-_INSTEAD = {"--module-only": "module.load_state_path=RUN_DIR"}
 
 
 class UsageError(UserError):
@@ -68,120 +33,206 @@ class UsageError(UserError):
 
 @dataclass(frozen=True)
 class Arguments:
-    """A parsed command line. `words` are neither options nor overrides: the RUN_DIR of `resume`.
+    """A parsed command line.
 
-    `assertions`, `budget` and `junit` are what a CI job asks of training, as they were typed.
+    Attributes:
+        verb: a key of `VERBS`.
+        words: neither options nor overrides, such as the RUN of `resume`.
+        overrides: KEY=VALUE; an EXPERIMENT word is the override `experiment=NAME`.
+        options: long name of each option that was given -> its values; a switch has the value "".
     """
 
-    overrides: tuple[str, ...] = ()
+    verb: str = DEFAULT_VERB
     words: tuple[str, ...] = ()
-    config_dir: Path | None = None
-    assertions: tuple[str, ...] = ()
-    budget: str | None = None
-    junit: Path | None = None
-    format: str | None = None
-    is_multirun: bool = False
-    has_profile: bool = False
-    is_plan_only: bool = False
-    is_module_only: bool = False
-    is_trusting: bool = False
-    is_built: bool = False
+    overrides: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Return whether an option was given."""
+        return name in self.options
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """Return all values of an option that may be repeated."""
+        return self.options.get(name, ())
+
+    def value(self, name: str) -> str | None:
+        """Return the last value of an option, or None."""
+        return self.options[name][-1] if name in self.options else None
+
+    def path(self, name: str) -> Path | None:
+        """Return the value of an option as a path, or None."""
+        return None if (text := self.value(name)) is None else Path(text)
+
+    def integer(self, name: str, default: int, least: int = 1) -> int:
+        """Return the value of an option as an integer; raises `UsageError` for other text or a smaller number."""
+        text = self.value(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise UsageError(Problem(f"{name} is not valid", got=text, expected=f"an integer of {least} or more"))
+        return int(text)
+
+    def with_overrides(self, *overrides: str) -> Arguments:
+        """Return the arguments with further overrides."""
+        return replace(self, overrides=(*self.overrides, *overrides))
+
+    @property
+    def config_dir(self) -> Path | None:
+        """The user's folder of experiments and group options."""
+        return self.path("--config-dir")
+
+    @property
+    def is_multirun(self) -> bool:
+        """Whether the command sweeps."""
+        return self.verb == "sweep" or self.has("--multirun")
+
+    @property
+    def is_trusting(self) -> bool:
+        """Whether files from another source are used without restrictions."""
+        return self.has("--trust")
+
+    @property
+    def is_debugging(self) -> bool:
+        """Whether error messages have stack traces."""
+        return self.has("--debug") or wants_stack_trace(self.overrides)
+
+    @property
+    def assertions(self) -> tuple[str, ...]:
+        """Conditions of `--assert`."""
+        return self.values("--assert")
 
     @property
     def is_judged(self) -> bool:
-        """Whether a CI job asks for something."""
-        return bool(self.assertions) or self.budget is not None or self.junit is not None
+        """Whether an option for CI jobs was given."""
+        return any(self.has(name) for name in ("--assert", "--budget", "--junit"))
 
 
 def wants_stack_trace(argv: Sequence[str]) -> bool:
-    """Whether `debug=true` is among the arguments."""
-    return any(text.lstrip("+").lower() == "debug=true" for text in argv)
+    """Whether `--debug` or `debug=true` is among the arguments."""
+    return any(text == "--debug" or text.lstrip("+").lower() == "debug=true" for text in argv)
 
 
-def split_verb(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The verb (None: train) and the other arguments. Only the first word can be a verb."""
-    if not argv or not _is_word(argv[0]):
-        return None, list(argv)
-    verb = argv[0]
-    if verb not in NAMES:
-        raise UsageError(_describe_unknown_verb(verb))
-    return verb, list(argv[1:])
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Parse a command line without the program's name; raises `UsageError`."""
+    verb, rest = split_verb(argv)
+    options: dict[str, tuple[str, ...]] = {}
+    positionals: list[str] = []
+    while rest:
+        text = rest.pop(0)
+        if text.startswith("-"):
+            option, value = _take_option(verb, text, rest, argv)
+            options[option.name] = (*options.get(option.name, ()), value)
+        else:
+            positionals.append(text)
+    words, overrides = _split_positionals(verb, positionals)
+    if VERBS[verb].word_names[:1] == (_EXPERIMENT,):
+        overrides = _with_experiment(verb, words, overrides)
+        words = []
+    _check_words(verb, words, overrides)
+    return Arguments(verb, tuple(words), tuple(overrides), options)
 
 
-def check_options(verb: str | None, argv: Sequence[str]) -> None:
-    """Raise `UsageError` for an option that is known and means nothing to this verb."""
-    for name in (text.partition("=")[0] for text in argv):
-        verbs = _OPTIONS_OF_FEW.get(name, (verb,))
-        if verb not in verbs:
-            told = f"{name} is an option of {' and of '.join(known or 'training' for known in verbs)}"
-            raise UsageError(f"{told}\n   expected      {_INSTEAD[name]}" if name in _INSTEAD else told)
+def split_verb(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the verb and the other arguments. Only options may precede the verb; without one it is `train`."""
+    count = _count_leading_options(argv)
+    leading, rest = list(argv[:count]), list(argv[count:])
+    if not rest or not _is_word(rest[0]):
+        return DEFAULT_VERB, leading + rest
+    two_words = " ".join(rest[:2])
+    if two_words in VERBS:
+        return two_words, leading + rest[2:]
+    if rest[0] not in VERBS:
+        raise UsageError(_describe_unknown_verb(rest, argv))
+    return rest[0], leading + rest[1:]
+
+
+def _count_leading_options(argv: Sequence[str]) -> int:
+    known = {name: option for option in (*options_of(DEFAULT_VERB), VERSION) for name in option.names}
+    count = 0
+    while count < len(argv) and (option := known.get(argv[count].partition("=")[0])) is not None:
+        count += 1 if option.metavar is None or "=" in argv[count] else 2
+    return count
 
 
 def _is_word(text: str) -> bool:
     return "=" not in text and not text.startswith(("-", "+", "~"))
 
 
-def _describe_unknown_verb(verb: str) -> str:
-    nearest = nearest_match(verb, NAMES)
-    hint = f"\n   did you mean  {nearest}" if nearest else ""
-    expected = f"{', '.join(NAMES)}; without a verb it trains: python -m runner +experiment=NAME"
-    return f"unknown verb {verb}\n   expected      {expected}{hint}"
+def _describe_unknown_verb(rest: Sequence[str], argv: Sequence[str]) -> Problem:
+    from runner.config.paths import find_config, search_dirs
+
+    word, second = rest[0], "".join(rest[1:2])
+    if subverbs := subverbs_of(word):
+        what = f"{word} needs a command" if not second else f"{word} {second} is not a verb"
+        fixes = ", ".join(f"{word} {subverb}" for subverb in subverbs)
+        return Problem(what, expected=fixes, nearest=_subverb_like(word, second))
+    folders = [Path(folder) for name, folder in pairwise(argv) if name in ("-cd", "--config-dir")]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if find_config(search_dirs(folder), f"experiment/{word}") is not None:
+        what = f"{word} is an experiment, and a verb is expected here"
+        return Problem(what, fix=f"runner train {shlex.join([word, *rest[1:]])}")
+    nearest = nearest_match(word, first_words())
+    return Problem(f"{word} is not a verb", expected=", ".join(first_words()), nearest=nearest, fix="runner help")
 
 
-def take_options(
-    argv: Sequence[str], with_value: Sequence[str], flags: Sequence[str] = ()
-) -> tuple[dict[str, str], list[str]]:
-    """Split a verb's own options from the other arguments; a flag that is given has the value "".
-
-    Raises:
-        UsageError: another option, or one without its value.
-    """
-    taken: dict[str, str] = {}
-    others: list[str] = []
-    rest = list(argv)
-    while rest:
-        text = rest.pop(0)
-        name, separator, value = text.partition("=")
-        if name in with_value:
-            if not separator and not rest:
-                raise UsageError(f"{name} needs a value")
-            taken[name] = value if separator else rest.pop(0)
-        elif text in flags:
-            taken[text] = ""
-        elif text.startswith("-"):
-            raise UsageError(_describe_unknown_option(text, (*with_value, *flags)))
-        else:
-            others.append(text)
-    return taken, others
+def _subverb_like(word: str, second: str) -> str | None:
+    nearest = nearest_match(second, subverbs_of(word)) if second else None
+    return None if nearest is None else f"{word} {nearest}"
 
 
-def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
-    name = text.partition("=")[0]
+def _take_option(verb: str, text: str, rest: list[str], argv: Sequence[str]) -> tuple[CommandOption, str]:
+    """Return the option that begins with `text` and its value, which may be taken from `rest`."""
+    name, separator, value = text.partition("=")
+    option = _find_option(verb, name)
+    if option is None:
+        raise UsageError(_describe_unknown_option(verb, name, argv))
+    if name in option.old_names:
+        print_note(f"{name} is now {'/'.join(option.names)}")
+    if option.metavar is None:
+        if separator:
+            raise UsageError(Problem(f"{name} does not take a value", got=text))
+        return option, ""
+    if not separator:
+        if not rest:
+            raise UsageError(Problem(f"{name} needs a value", expected=f"{name} {option.metavar}"))
+        value = rest.pop(0)
+    if option.choices and value not in option.choices:
+        nearest = nearest_match(value, option.choices)
+        raise UsageError(Problem(f"{name} is not valid", None, value, ", ".join(option.choices), nearest))
+    return option, value
+
+
+def print_note(text: str) -> None:
+    """Print a line to stderr, about an old spelling for example."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def _find_option(verb: str, name: str) -> CommandOption | None:
+    return next((option for option in options_of(verb) if name in (*option.names, *option.old_names)), None)
+
+
+def _describe_unknown_option(verb: str, name: str, argv: Sequence[str]) -> Problem:
     if name in _FLAGS_OF_HYDRA:
-        return f"{name} is a flag of Hydra that runner does not have\n   expected      {_FLAGS_OF_HYDRA[name]}"
-    nearest = nearest_match(name, options)
-    hint = f"\n   did you mean  {nearest}" if nearest else ""
-    return f"unknown option {text}\n   expected      {', '.join(options)}{hint}"
+        overrides = shlex.join(one for one in argv if "=" in one and not one.startswith("-")) or "EXPERIMENT"
+        what = f"{name} is a flag of Hydra, which runner does not have"
+        return Problem(what, fix=_FLAGS_OF_HYDRA[name].format(overrides))
+    names = [one for option in options_of(verb) for one in option.names]
+    expected = ", ".join(option.name for option in options_of(verb))
+    owners = [f"`runner {other}`" for other in VERBS if other != verb and _find_option(other, name) is not None]
+    if owners:
+        what = f"{name} is an option of {_join(owners)}, not of `runner {verb}`"
+        return Problem(what, expected=expected, nearest=nearest_match(name, names))
+    return Problem(f"{name} is not an option of `runner {verb}`", None, None, expected, nearest_match(name, names))
 
 
-def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
-    """Parse options, overrides and the words named `word_names` (of `_WORDS`), all required; raises `UsageError`."""
-    arguments = Arguments()
-    rest, positionals = list(argv), list[str]()
-    while rest:
-        if rest[0].startswith("-"):
-            arguments = _take_option(arguments, rest)
-        else:
-            positionals.append(rest.pop(0))
-    words, overrides = split_words(positionals, len(word_names))
-    arguments = replace(arguments, words=tuple(words), overrides=tuple(overrides))
-    if len(words) < len(word_names):
-        name = word_names[len(words)]
-        raise UsageError(f"{name} is missing\n   expected      {_WORDS[name]}")
-    if len(arguments.words) > len(word_names):
-        extra = arguments.words[len(word_names)]
-        raise UsageError(f"{extra} is no override\n   expected      key=value, group=option, ~key")
-    return arguments
+def _join(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _split_positionals(verb: str, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    if not VERBS[verb].has_overrides:
+        return [text for text in texts if not wants_stack_trace([text])], []
+    return split_words(texts, sum(name != _EXPERIMENT for name in VERBS[verb].word_names))
 
 
 def split_words(texts: Sequence[str], num_words: int) -> tuple[list[str], list[str]]:
@@ -199,26 +250,39 @@ def split_words(texts: Sequence[str], num_words: int) -> tuple[list[str], list[s
     return [text for text in texts if text in words], [text for text in texts if text not in words]
 
 
-def _take_value(arguments: Arguments, name: str, value: str) -> Arguments:
-    if name in ("--config-dir", "-cd"):
-        return replace(arguments, config_dir=Path(value))
-    if name == "--assert":
-        return replace(arguments, assertions=(*arguments.assertions, value))
-    if name == "--budget":
-        return replace(arguments, budget=value)
-    if name == "--junit":
-        return replace(arguments, junit=Path(value).absolute())
-    return replace(arguments, format=value)
+def _with_experiment(verb: str, words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with an EXPERIMENT word as the first of them."""
+    is_named = any(text.lstrip("+").startswith("experiment=") for text in overrides)
+    surplus = words if is_named else words[1:]
+    if surplus:
+        nearest = _subverb_like(verb, words[0])
+        raise UsageError(Problem(f"{surplus[0]} is not an override", expected=_OVERRIDE, nearest=nearest))
+    if not words and not overrides:
+        raise UsageError(Problem("EXPERIMENT is missing", expected=WORDS[_EXPERIMENT], fix=_usage(verb)))
+    return [*(f"experiment={word}" for word in words), *overrides]
 
 
-def _take_option(arguments: Arguments, rest: list[str]) -> Arguments:
-    text = rest.pop(0)
-    name, separator, value = text.partition("=")
-    if name in _WITH_VALUE:
-        if not separator and not rest:
-            raise UsageError(f"{name} needs {_WITH_VALUE[name]}")
-        return _take_value(arguments, name, value if separator else rest.pop(0))
-    if text in _SWITCHES:
-        switch: dict[str, Any] = {_SWITCHES[text]: True}
-        return replace(arguments, **switch)
-    raise UsageError(_describe_unknown_option(text, _FLAGS))
+def _check_words(verb: str, words: Sequence[str], overrides: Sequence[str]) -> None:
+    names, required = VERBS[verb].word_names, VERBS[verb].required_words
+    if len(words) < len(required):
+        name = required[len(words)]
+        raise UsageError(Problem(f"{name} is missing", expected=WORDS[name], fix=_usage(verb)))
+    if names[:1] != (_EXPERIMENT,) and len(words) > len(names):
+        expected = _OVERRIDE if VERBS[verb].has_overrides else None
+        raise UsageError(Problem(f"{words[len(names)]} is one word too many", expected=expected, fix=_usage(verb)))
+
+
+def _usage(verb: str) -> str:
+    return f"{usage_of(verb)}; `runner help {verb}` describes it"
+
+
+def usage_of(verb: str) -> str:
+    """Return the usage line of a verb."""
+    entry = VERBS[verb]
+    return " ".join(["runner", verb, *entry.words, "[OPTIONS]", *(["[KEY=VALUE ...]"] if entry.has_overrides else [])])
+
+
+def shown_options(options: Sequence[CommandOption]) -> Iterator[tuple[str, str]]:
+    """Yield usage and summary of each option, for help and docs."""
+    for option in options:
+        yield option.usage, option.summary

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.arguments import UsageError, parse_arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.paths import list_options, search_dirs
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from runner.testing.environment_findings import EnvironmentCheck
 
 
-def main(argv: Sequence[str]) -> int:
-    """Check the environment; 1 where it has a fault."""
-    arguments = parse_arguments(argv, ("ENV",))
+def main(arguments: Arguments) -> int:
+    """Check the environment; return 1 if it has a fault."""
     others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
     if others:
-        raise UsageError(
-            f"check-env makes the environment alone\n   got           {others[0]}\n   expected      env.KEY=VALUE"
-        )
+        raise UsageError(Problem("check-env accepts only keys of `env`", None, others[0], "env.KEY=VALUE"))
     named = _override_of(arguments.words[0], arguments.config_dir)
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
     config = build_blocks(composed)

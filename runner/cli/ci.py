@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.conditions import Condition
-from runner.cli.main import EXIT_INTERRUPTED
+from runner.cli.conditions import EXIT_ASSERTION, Condition
+from runner.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
 from runner.cli.trained import Case, JudgedValue, Trained, TrainedRun, TrainedSweep, failure, write_report
-from runner.config.errors import ConfigError, RunnerError, UserError
+from runner.config.errors import ConfigError, Problem, RunnerError, UserError
 from runner.interrupts import Budget, within
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
 
-EXIT_FINISHED, EXIT_FAILED, EXIT_MISTAKE, EXIT_ASSERTION, EXIT_BUDGET = 0, 1, 2, 3, 4
+EXIT_FINISHED, EXIT_BUDGET = 0, 4
 
 _DURATION = re.compile(r"(?=\d)(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?|(?P<seconds>\d+(?:\.\d+)?)")
 
@@ -56,9 +56,7 @@ def parse_budget(text: str) -> Budget:
     read = {name: float(number) for name, number in match.groupdict(default="0").items()} if match else {}
     seconds = read["h"] * 3600 + read["m"] * 60 + read["s"] + read["seconds"] if read else 0.0
     if seconds <= 0:
-        raise UsageError(
-            f"no duration: {text}\n   where         --budget\n   expected      120s, 2m, 1h30m, or seconds: 120"
-        )
+        raise UsageError(Problem("--budget is not valid", got=text, expected="120s, 2m, 1h30m, or seconds: 120"))
     return Budget(f"{text}s" if text[-1].isdigit() else text, seconds)
 
 
@@ -101,15 +99,15 @@ class Verdict:
     def __init__(self, arguments: Arguments) -> None:
         self.budget: Budget | None = None
         self._conditions: Sequence[Condition] = ()
-        self._report = arguments.junit
+        self._report = None if (junit := arguments.path("--junit")) is None else junit.absolute()
         self._started_s = time.time()
         self._trained: Trained = TrainedRun(_named_experiment(arguments), None)
         self._error: Exception | None = None
         try:
             self._write_report([Case("run", "error", "the command has not ended: it runs, or was killed")])
         except OSError as error:
-            reason = f"{error.strerror}\n   where         --junit {self._report}"
-            raise UserError(f"the report cannot be written: {reason}") from error
+            what = f"the report cannot be written: {error.strerror}"
+            raise UserError(Problem(what, f"--junit {self._report}")) from error
 
     def read(self, arguments: Arguments) -> None:
         """Read the assertions and the budget; raises `UsageError`."""
@@ -117,7 +115,8 @@ class Verdict:
         if not arguments.is_multirun:
             for condition in self._conditions:
                 condition.check_single_run("--assert")
-        self.budget = None if arguments.budget is None else parse_budget(arguments.budget)
+        budget = arguments.value("--budget")
+        self.budget = None if budget is None else parse_budget(budget)
 
     # -- told by the command ---------------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class Verdict:
 
     def _print(self, code: int, assertions: Sequence[Assertion]) -> None:
         if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run says it itself
-            print(f"{self._early}; the same command again goes on")
+            print(f"{self._early}; the same command continues the sweep")
         for assertion in assertions:
             print(f"assert {assertion.condition}: {assertion}", flush=True)
 

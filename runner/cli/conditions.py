@@ -1,4 +1,4 @@
-"""Conditions of `--assert` and `register --if`: a metric compared with a number."""
+"""Conditions of `--assert`: a metric compared with a number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.cli.arguments import UsageError
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import producible_metrics
 from runner.config.rules import find_metric_problems
 from runner.config.schemas import ExperimentConfig
@@ -25,6 +25,15 @@ _CONDITION = re.compile(
     r"\s*(?:iqm\(\s*(?P<over_seeds>[^\s<>=()]+)\s*\)|(?P<metric>[^\s<>=()]+))"
     r"\s*(?P<sign>>=|<=|==|>|<)\s*(?P<number>\S+)\s*"
 )
+
+
+EXIT_ASSERTION = 3
+
+
+class AssertionNotMet(RunFailure):
+    """An `--assert` does not hold."""
+
+    exit_code = EXIT_ASSERTION
 
 
 @dataclass(frozen=True)
@@ -54,17 +63,16 @@ class Condition:
             number = math.nan
         if match is None or math.isnan(number):
             expected = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER', of a sweep also 'iqm(METRIC) >= NUMBER'"
-            raise UsageError(f"no condition: {text}\n   where         {option}\n   expected      {expected}")
+            raise UsageError(Problem(f"{option} is not a valid condition", None, text, expected))
         metric = match["metric"] or match["over_seeds"]
         return cls(metric.replace(".", "/"), match["sign"], number, is_over_seeds=match["metric"] is None)
 
     def check_single_run(self, option: str) -> None:
-        """Raise `UsageError` where the condition is about a sweep; `option` is where it stands."""
+        """Raise `UsageError` if the condition is about a sweep; `option` names the place."""
         if self.is_over_seeds:
-            what = f"iqm({self.metric}) is over the seeds of a sweep, and this is a single run"
-            raise UsageError(
-                f"{what}\n   where         {option}\n   expected      {self.metric} {self.sign} {self.number:g}; -m"
-            )
+            what = f"iqm({self.metric}) needs the seeds of a sweep, and this is a single run"
+            fix = f"'{self.metric} {self.sign} {self.number:g}', or runner sweep"
+            raise UsageError(Problem(what, option, fix=fix))
 
     def holds(self, value: float | None) -> bool:
         """Return whether the metric has a value that meets the condition."""

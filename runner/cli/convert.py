@@ -1,15 +1,18 @@
-"""`convert offline.input_=... offline.output=...`: recorded data in another format, streamed."""
+"""`convert IN OUT`: recorded data in another format, streamed."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError, Problem
+from runner.config.composed import Composed
+from runner.config.errors import Problem
+from runner.config.path_fields import absolute_paths
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_blocks
 
@@ -20,17 +23,33 @@ if TYPE_CHECKING:
 _PROGRESS_INTERVAL_S = 2.0
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Convert, and print what was read, written and left out."""
-    arguments = parse_arguments(argv)
-    config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir))
-    _check_ends(config)
+    composed = compose_experiment(arguments.overrides, arguments.config_dir)
+    config = _with_ends(arguments.words, composed)
     from runner.offline.writing.conversion import convert
 
     report = convert(config.offline, _spaces_of(config), config.env.env, _progress_printer())
     for line in report_lines(report, config):
         print(line)
     return 0
+
+
+def _with_ends(words: Sequence[str], composed: Composed) -> ExperimentConfig:
+    """Return the configuration that reads from IN and writes to OUT."""
+    config = build_blocks(composed)
+    keys = [name for name in ("input_", "output") if getattr(config.offline, name)]
+    if not words and len(keys) == 2:
+        print_note("offline.input_=IN offline.output=OUT is now `runner convert IN OUT`")
+        return config
+    if len(words) < 2:
+        raise UsageError(Problem(f"{('IN', 'OUT')[len(words)]} is missing", fix=usage_of("convert")))
+    if keys:
+        what = f"convert takes its data as words, not as offline.{keys[0]}"
+        raise UsageError(Problem(what, fix=usage_of("convert")))
+    named = absolute_paths({"offline": {**composed.values["offline"], "input_": words[0], "output": words[1]}})
+    ends = {name: named["offline"][name] for name in ("input_", "output")}
+    return replace(config, offline=replace(config.offline, **ends))
 
 
 def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str]:
@@ -62,19 +81,6 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
 
 def _count(number: int, word: str, words: str | None = None) -> str:
     return f"{number:,} {word if number == 1 else words or f'{word}s'}"
-
-
-def _check_ends(config: ExperimentConfig) -> None:
-    problems = [
-        Problem(f"convert needs {what}", f"offline.{name}", "null", f"offline.{name}={expected}")
-        for name, what, expected in (
-            ("input_", "data to read", "FILE or FOLDER"),
-            ("output", "a folder to write to", "FOLDER"),
-        )
-        if not getattr(config.offline, name)
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _spaces_of(config: ExperimentConfig) -> Spaces | None:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import Arguments
 from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import ConfigError
 
-_DEVELOPMENT = ("test",)  # extras that no run needs
+_DEVELOPMENT = ("docs", "test")  # extras that no run needs
 _TOLD = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions questions are about
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_BYTES = 2 * 1024**3
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "firefox")
 _CLUSTER_TIMEOUT_S = 3.0
-OK, MISSING, BROKEN = "ok", "missing", "broken"
+OK, OPTIONAL, BROKEN = "ok", "optional", "broken"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Finding:
 
     Attributes:
         name: of the thing that was looked for.
-        state: ok, missing (a run that asks for it does not start) or broken (no run works).
+        state: ok, optional (not found; only runs that use it need it) or broken (no run works).
         text: what there is, or what to do.
     """
 
@@ -43,13 +44,15 @@ class Finding:
     text: str
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the findings; 1 where no run would work."""
-    parse_arguments(argv)
+def main(arguments: Arguments) -> int:
+    """Print the findings; return 1 if no run would work."""
     findings = list(examine())
-    width = max(len(finding.name) for finding in findings)
-    for finding in findings:
-        print(f"{finding.state:<7}  {finding.name:<{width}}  {finding.text}")
+    if arguments.has("--json"):
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            print(f"{finding.state:<8}  {finding.name:<{width}}  {finding.text}")
     return 1 if any(finding.state == BROKEN for finding in findings) else 0
 
 
@@ -89,7 +92,7 @@ def _packages(distribution: str) -> Iterator[Finding]:
         of_extra = [one for one in requirements if one not in needed and _asks(one, extra)]
         lacking = list(_unmet(of_extra))
         text = f'pip install "{distribution}[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
-        yield Finding(f"extra {extra}", MISSING if lacking else OK, text)
+        yield Finding(f"extra {extra}", OPTIONAL if lacking else OK, text)
 
 
 def _found(needed: Sequence[Requirement]) -> Finding:
@@ -136,7 +139,7 @@ def _gpu() -> Finding:
         return Finding("gpu", OK, ", ".join(names))
     built_for = torch.version.cuda
     reason = "this torch is built without CUDA" if built_for is None else f"torch for CUDA {built_for} finds no device"
-    return Finding("gpu", MISSING, f"{reason}; learners.device=auto takes the CPU")
+    return Finding("gpu", OPTIONAL, f"{reason}; learners.device=auto takes the CPU")
 
 
 def _compiler() -> Finding:
@@ -147,10 +150,10 @@ def _compiler() -> Finding:
         check_torch()
         check_compiler()
     except LibraryChangedError as error:
-        return Finding("compiler", MISSING, f"for learners.compile=true: {error}")
+        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {error}")
     except ConfigError as error:
         (problem,) = error.problems
-        return Finding("compiler", MISSING, f"for learners.compile=true: {problem.expected}")
+        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {problem.expected}")
     return Finding("compiler", OK, f"{cpp_compiler()}, for learners.compile=true")
 
 
@@ -158,28 +161,28 @@ def _video() -> Finding:
     from runner.videos import BROWSERS_CODEC, mp4_codec
 
     if importlib.util.find_spec("av") is None:
-        return Finding("video", MISSING, 'for evaluation.video and play --output: pip install "runner[video]"')
+        return Finding("video", OPTIONAL, 'for evaluation.video and play -o: pip install "runner[video]"')
     codec = mp4_codec()
     if codec != BROWSERS_CODEC:
         return Finding(
-            "video", MISSING, f"MP4 by {codec}, which browsers do not show: an av with {BROWSERS_CODEC}; or GIF"
+            "video", OPTIONAL, f"MP4 by {codec}, which browsers do not show: an av with {BROWSERS_CODEC}; or GIF"
         )
-    return Finding("video", OK, f"MP4 by {codec}, for evaluation.video and play --output")
+    return Finding("video", OK, f"MP4 by {codec}, for evaluation.video and play -o")
 
 
 def _display() -> Finding:
     from runner.cli.play import has_display
 
     if not has_display():
-        return Finding("display", MISSING, "no DISPLAY for a window: play RUN_DIR --output video.mp4, or .gif")
-    return Finding("display", OK, "for the window of play RUN_DIR")
+        return Finding("display", OPTIONAL, "no DISPLAY for a window: runner play RUN -o video.mp4, or .gif")
+    return Finding("display", OK, "for the window of runner play")
 
 
 def _browser() -> Finding:
     found = next((path for path in map(shutil.which, _BROWSERS) if path), None)
     if found is None:
         text = f"none of {', '.join(_BROWSERS)} on PATH: a report is one file, which opens on any other machine"
-        return Finding("browser", MISSING, text)
+        return Finding("browser", OPTIONAL, text)
     return Finding("browser", OK, f"{found}, for reports")
 
 
@@ -196,7 +199,7 @@ def _cluster() -> Finding:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CLUSTER_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        return Finding("cluster", MISSING, f"nothing answers at {address}, which {ADDRESS_VARIABLE} names: {error}")
+        return Finding("cluster", OPTIONAL, f"nothing answers at {address}, which {ADDRESS_VARIABLE} names: {error}")
     return Finding("cluster", OK, f"{address} answers, which {ADDRESS_VARIABLE} names")
 
 
@@ -207,7 +210,7 @@ def _shared_memory(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     if free < _LEAST_SHARED_BYTES:
         text = f"{_size(free)} free in {folder}, Ray's objects go to the disk: docker run --shm-size=4g"
-        return Finding("ray", MISSING, text)
+        return Finding("ray", OPTIONAL, text)
     return Finding("ray", OK, f"{_size(free)} free in {folder} for objects")
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from runner.checkpoints.trust import ACTING, EXPORTING, TRUST
-from runner.cli.arguments import take_options
-from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
+from runner.checkpoints.trust import ACTING, EXPORTING
+from runner.cli.arguments import Arguments
+from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of, with_episodes
 from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
@@ -99,11 +99,11 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     if path.suffix != _POLICY:
         policies = _exported(path, modules, folder, is_trusting)
     elif len(modules) > 1:
-        what = "a policy file plays one module's part, and this run has several modules"
-        expected = "RUN_DIR, which has a policy for each, or league.fixed with one for some of them"
-        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", expected).render_alone())
+        what = "a policy file replaces one module, and this run has several modules"
+        fix = "a RUN, which has a policy for each module, or league.fixed with one policy file per module"
+        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", fix=fix))
     elif not path.is_file():
-        raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
+        raise UserError(Problem("the policy file does not exist", OPTION, other, "POLICY.onnx or RUN"))
     else:
         policies = {modules[0]: str(path.absolute())}
     league = replace(config.league, modules=modules, fixed={_PLAYER: policies})
@@ -138,7 +138,8 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     """Export policies of a run's newest checkpoint: the modules with these ids, or its only one for all of them."""
     from runner.policy.stored_policy import StoredPolicy  # imports torch
 
-    stored = open_run([str(run_dir), *([TRUST] if is_trusting else [])], {}, EXPORTING)
+    options = {"--trust": ("",)} if is_trusting else {}
+    stored = open_run(Arguments("export", (str(run_dir),), options=options), {}, EXPORTING)
     known, policies = stored.config.multi_agent.declared_module_ids, {}
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
@@ -155,25 +156,31 @@ _OF_LEAGUE = "evaluation/league/"
 _OFFLINE = "offline/"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
-    options, rest = take_options(argv, (OPTION,), (TRUST,))
-    trust = [TRUST] if TRUST in options else []
-    stored = open_run([*rest, *trust], _FIXED, ACTING)
+    stored = open_run(with_episodes(arguments), _FIXED, ACTING)
     path = stored.run_dir / "evaluations.jsonl"
     check_writable(stored.run_dir, path.name)
     with ExitStack() as stack:
-        opponent = options.get(OPTION)
+        opponent = arguments.value(OPTION)
         if opponent is not None:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             stack.enter_context(naming_opponent(opponent))
-            stored = with_opponent(stored, opponent, folder, bool(trust))
+            stored = with_opponent(stored, opponent, folder, arguments.is_trusting)
         result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     record |= {} if opponent is None else {"against": opponent}
     stored.run_dir.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
+    if arguments.has("--json"):
+        print(json.dumps(record, indent=2))
+    else:
+        _print_result(stored, result, path)
+    return 0
+
+
+def _print_result(stored: StoredRun, result: Result, path: Path) -> None:
     print(f"evaluated {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
@@ -187,7 +194,6 @@ def main(argv: Sequence[str]) -> int:
     if held_out:
         print("\n".join(held_out_lines(stored.config, held_out)))
     print(f"  recorded in {path}")
-    return 0
 
 
 def _evaluate(stored: StoredRun) -> Result:

@@ -1,15 +1,15 @@
-"""`export RUN_DIR FILE`: the policy of the newest checkpoint as one file, compared with the module."""
+"""`export RUN -o FILE`: the policy of the newest checkpoint as one file, compared with the module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.checkpoints.trust import EXPORTING, TRUST
-from runner.cli.arguments import UsageError, parse_arguments, take_options
+from runner.checkpoints.trust import EXPORTING
+from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
 from runner.cli.stored_run import naming_changes, open_run
-from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.errors import Problem, UserError
 from runner.tracking.progress_log import write_atomically
 
 if TYPE_CHECKING:
@@ -19,52 +19,55 @@ FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _FORMATS = ("onnx", "pt2")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Write the file, and print what is in it."""
-    options, rest = take_options(argv, ("--format", "--module"), ("--force", TRUST))
-    arguments = parse_arguments(rest, ["RUN_DIR", "FILE"])
-    format_, path = _format(options.get("--format"), arguments.words[1]), Path(arguments.words[1])
-    check_new_file(path, "--force" in options)
-    trust = [TRUST] if TRUST in options else []
-    stored = open_run([arguments.words[0], *arguments.overrides, *trust], FIXED, EXPORTING)
+    path = _file(arguments)
+    format_ = _format(arguments.value("--format"), path)
+    check_new_file(path, arguments.has("--force"))
+    stored = open_run(arguments, FIXED, EXPORTING)
     from runner.policy.stored_policy import StoredPolicy
 
     with naming_changes(stored):
-        policy = StoredPolicy.load(stored.checkpoint, stored.config, options.get("--module"))
+        policy = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module"))
         exported = policy.to_onnx() if format_ == "onnx" else policy.to_pt2()
     try:
         write_atomically(path, exported.content)
     except OSError as error:
-        raise UserError(Problem(f"the file cannot be written: {error}", str(path)).render_alone()) from error
+        raise UserError(Problem(f"the file cannot be written: {error}", str(path))) from error
     print(f"exported {stored.checkpoint}")
     for line in (*stored.describe_changes(), *_lines(exported, path, format_)):
         print(line)
     return 0
 
 
-def _format(name: str | None, path: str) -> str:
+def _file(arguments: Arguments) -> Path:
+    """Return the file of `--output`, or of the word that an earlier version took instead; raises `UsageError`."""
+    path = arguments.path("--output")
+    if len(arguments.words) > 1:
+        if path is not None:
+            raise UsageError(Problem(f"{arguments.words[1]} is one word too many", fix=usage_of("export")))
+        print_note("export RUN FILE is now export RUN -o FILE")
+        return Path(arguments.words[1])
+    if path is None:
+        raise UsageError(Problem("--output is missing", fix="-o policy.onnx"))
+    return path
+
+
+def _format(name: str | None, path: Path) -> str:
     """Return the value of `--format`, else the suffix of the file."""
-    chosen = name if name is not None else Path(path).suffix.removeprefix(".")
+    chosen = name if name is not None else path.suffix.removeprefix(".")
     if chosen in _FORMATS:
         return chosen
-    if name is None:
-        raise UsageError(
-            f"the format of {path} is not known\n   expected      --format {' or --format '.join(_FORMATS)}"
-        )
-    nearest = nearest_match(chosen, _FORMATS)
-    hint = f"\n   did you mean  {nearest}" if nearest else ""
-    raise UsageError(
-        f"unknown format {chosen}\n   where         --format\n   expected      {', '.join(_FORMATS)}{hint}"
-    )
+    expected = f".{' or .'.join(_FORMATS)}"
+    raise UsageError(Problem("the suffix of the file names no format", str(path), None, expected, fix="--format onnx"))
 
 
 def check_new_file(path: Path, may_overwrite: bool) -> None:
-    """Raise `UserError` where a file is a folder, or is there already and may not be overwritten."""
+    """Raise `UserError` if the path is a folder, or an existing file that may not be overwritten."""
     if path.is_dir():
-        raise UserError(Problem("the file cannot be written: this is a folder", str(path)).render_alone())
+        raise UserError(Problem("the file cannot be written: this is a folder", str(path)))
     if path.exists() and not may_overwrite:
-        problem = Problem("the file exists already", str(path), expected="another file, or --force to overwrite it")
-        raise UserError(problem.render_alone())
+        raise UserError(Problem("the file already exists", str(path), fix="another file, or --force to overwrite it"))
 
 
 def _lines(exported: ExportedPolicy, path: Path, format_: str) -> Iterator[str]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Quote, QuotedString
-
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
 from runner.cli.main import EXIT_INTERRUPTED, report_error
@@ -24,7 +22,7 @@ from runner.compat.hydra_loader import LAUNCHER_LOGGER, hydra_main_with
 from runner.config.compose import compose_experiment, prepare_hydra
 from runner.config.composition_rules import RULES
 from runner.config.errors import RunnerError, UserError
-from runner.config.overrides import parse_overrides
+from runner.config.overrides import parse_overrides, quoted
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
 from runner.experiment.run_folder import claim_run_dir, opened_run_folder
@@ -118,7 +116,7 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
             return run_experiment(config, composed, folder, start_time_s=start_time_s)
     except RunnerError as error:
         verdict.note_error(error)
-        report_error(error, arguments.overrides)
+        report_error(error, arguments.is_debugging)
         return error.exit_code
 
 
@@ -144,7 +142,7 @@ def _hydra_command_line(arguments: Arguments, run_dir: Path | None) -> Iterator[
     lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
     texts = [line.hydra_text for line in lines]
     if run_dir is not None:
-        texts.append(f"hydra.run.dir={QuotedString(str(run_dir), Quote.single).with_quotes()}")
+        texts.append(f"hydra.run.dir={quoted(str(run_dir))}")
     if arguments.is_multirun:
         texts.append("--multirun")
     if arguments.config_dir is not None:

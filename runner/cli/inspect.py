@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.cli.arguments import UsageError, parse_arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
+from runner.config.errors import Problem
 from runner.config.path_fields import absolute_paths
 from runner.config.validation import build_blocks
 
-_JSON = "--json"
 _PLAIN_WIDTH = 80
 _WIDEST = 100
 
 
-def main(argv: Sequence[str]) -> int:
-    """Read the data once and print a description of them."""
-    wants_json = _JSON in argv
-    arguments = parse_arguments([text for text in argv if text != _JSON], ("DATA",))
+def main(arguments: Arguments) -> int:
+    """Read the data once and print a summary."""
     composed = compose_experiment(arguments.overrides, arguments.config_dir)
     config = build_blocks(composed).offline
     if config.input_ is not None:
-        raise UsageError("inspect takes the data as a word\n   expected      python -m runner inspect data/expert")
+        what = "inspect takes the data as a word, not as offline.input_"
+        raise UsageError(Problem(what, fix="runner inspect data/expert"))
     from runner.offline.reading.inspection import inspect_data
 
     named = absolute_paths({"offline": {**composed.values["offline"], "input_": arguments.words[0]}})
     inspection = inspect_data(replace(config, input_=named["offline"]["input_"]))
-    if wants_json:
+    if arguments.has("--json"):
         print(json.dumps(inspection.to_plain(), indent=2, default=str))
         return 0
     if not sys.stdout.isatty():

@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.config.defaults import core_groups
+from runner.config.errors import Problem, nearest_match
 from runner.config.paths import list_groups, list_options, search_dirs
 
+_EXPERIMENT = "experiment"
 _SENTENCE_ENDS = (".", "!", "?")
+_WIDTH = 100
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Print the options of `conf/` and of the user's `--config-dir`."""
-    print(render_options(search_dirs(parse_arguments(argv).config_dir)))
+    dirs = search_dirs(arguments.config_dir)
+    found = find_options(dirs, *_group_and_pattern(arguments.words, dirs))
+    if arguments.has("--json"):
+        described = {
+            group: {name: describe_file(path) for name, path in paths.items()} for group, paths in found.items()
+        }
+        print(json.dumps(described, indent=2))
+    else:
+        print(render_options(found))
     return 0
 
 
-def render_options(dirs: Sequence[Path]) -> str:
-    """Render experiments first, then the groups in the order of `conf/config.yaml`, then the user's own groups."""
-    present = list_groups(dirs)
-    core = [group for group in core_groups() if group in present]
-    others = [group for group in present if group not in core and group != "experiment"]
-    sections = ["\n".join(_render_group("experiments: +experiment=NAME", list_options(dirs, "experiment")))]
-    for group in core + others:
-        chosen = core_groups().get(group)
-        default = f" (default {chosen})" if chosen else ""
-        title = f"{group}: {'' if group in core else '+'}{group}=NAME{default}"
-        sections.append("\n".join(_render_group(title, list_options(dirs, group))))
-    return "\n\n".join(sections)
+def groups_in(dirs: Sequence[Path]) -> list[str]:
+    """Return experiments first, then the groups in the order of `conf/config.yaml`, then the user's own groups."""
+    present, core = list_groups(dirs), core_groups()
+    others = [group for group in present if group not in core and group != _EXPERIMENT]
+    return [_EXPERIMENT, *(group for group in core if group in present), *others]
 
 
-def _render_group(title: str, options: Mapping[str, Path]) -> Iterator[str]:
-    yield title
+def _group_and_pattern(words: Sequence[str], dirs: Sequence[Path]) -> tuple[str | None, str]:
+    """Return the group, None for all of them, and the pattern of names; raises `UsageError`."""
+    if not words:
+        return None, "*"
+    groups = groups_in(dirs)
+    group = next((group for group in groups if words[0] in (group, f"{group}s")), None)
+    if group is not None:
+        return group, words[1] if len(words) > 1 else "*"
+    if len(words) == 1 and any(sign in words[0] for sign in "*?["):
+        return None, words[0]
+    expected = ", ".join(["experiments", *groups[1:]])
+    raise UsageError(Problem(f"{words[0]} is not a group", None, None, expected, nearest_match(words[0], groups)))
+
+
+def find_options(dirs: Sequence[Path], group: str | None, pattern: str) -> dict[str, dict[str, Path]]:
+    """Return group -> option -> file, for the groups with options whose names match the pattern.
+
+    Raises:
+        UsageError: no name matches.
+    """
+    found = {}
+    for one in groups_in(dirs) if group is None else [group]:
+        options = list_options(dirs, one)
+        matching = {name: path for name, path in options.items() if fnmatchcase(name, pattern)}
+        if matching:
+            found[one] = matching
+    if not found:
+        raise UsageError(Problem(f"no name matches {pattern}", fix="runner list"))
+    return found
+
+
+def render_options(found: Mapping[str, Mapping[str, Path]]) -> str:
+    """Render a paragraph for each group."""
+    return "\n\n".join("\n".join(_render_group(group, options)) for group, options in found.items())
+
+
+def _render_group(group: str, options: Mapping[str, Path]) -> Iterator[str]:
+    chosen = core_groups().get(group)
+    default = f" (default {chosen})" if chosen else ""
+    plus = "" if group in core_groups() or group == _EXPERIMENT else "+"
+    yield "experiments: runner train NAME" if group == _EXPERIMENT else f"{group}: {plus}{group}=NAME{default}"
     width = max(map(len, options), default=0)
     for name, path in options.items():
-        yield f"  {name:<{width}}  {describe_file(path)}".rstrip()
+        yield _shortened(f"  {name:<{width}}  {describe_file(path)}".rstrip())
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rsplit(' ', 1)[0]} ..."
 
 
 def describe_file(path: Path) -> str:
-    """The first comment of a YAML file that is not Hydra's package header, to the line that ends a sentence."""
+    """Return the first sentence of a YAML file's first comment; Hydra's package header does not count."""
     words: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.strip()
@@ -51,4 +100,9 @@ def describe_file(path: Path) -> str:
             words.append(comment)
         if words and (not comment or comment.endswith(_SENTENCE_ENDS)):
             break
-    return " ".join(words)
+    return _first_sentence(" ".join(words))
+
+
+def _first_sentence(text: str) -> str:
+    sentence, separator, _ = text.partition(". ")
+    return f"{sentence}." if separator else text

@@ -1,148 +1,128 @@
-"""`python -m runner`: finds the verb and runs it; mistakes of the user end here, as messages."""
+"""`runner`: finds the verb and runs it; mistakes of the user end here, as messages."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 
-from runner.cli.arguments import check_options, split_verb, wants_stack_trace
+from runner.cli.arguments import Arguments, parse_arguments, split_verb, wants_stack_trace
 from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
-from runner.cli.verbs import VERBS, describe_verbs
+from runner.cli.verbs import CANDIDATES, DEFAULT_VERB, HELP, VERBS, VERSION, subverbs_of
 from runner.compat.libraries import LibraryChangedError
-from runner.config.errors import Problem, RunnerError, UserError
-from runner.config.paths import is_url
+from runner.config.errors import RunnerError
 from runner.interrupts import Interrupted
 
-_TARGET = "hydra.run.dir="
-
-
-def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
-    """Return the arguments with a local path instead of each URL of a run.
-
-    Raises:
-        UserError: the store has no such run, or `hydra.run.dir` is a URL.
-    """
-    if VERBS[verb].arguments.split(" ")[0] not in ("RUN_DIR", "DIR"):
-        return list(argv)
-    from runner.config.overrides import override_value  # imports Hydra
-
-    named = [override_value(text) for text in argv if text.startswith(_TARGET)]
-    if named and is_url(named[-1]):
-        what, store = "the run dir of a stored run is a local folder", named[-1].rstrip("/").rpartition("/")[0]
-        expected = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
-        raise UserError(Problem(what, "override hydra.run.dir", named[-1], expected).render_alone())
-    target = Path(named[-1]).absolute() if named else None
-    return [_local(text, target, verb == "resume") if _is_url(text) else text for text in argv]
-
-
-def _is_url(text: str) -> bool:
-    scheme, separator, _ = text.partition("://")
-    return bool(separator) and scheme.replace("+", "").isalnum()
-
-
-def _local(url: str, target: Path | None, is_whole: bool) -> str:
-    from runner.storage.fetched_run import fetch_run  # imports fsspec
-
-    return str(fetch_run(url, target, is_whole, lambda line: print(line, file=sys.stderr, flush=True)))
-
-
 EXIT_FAILED = 1
+EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
-
-HELP = f"""\
-usage: python -m runner [VERB] [OPTIONS] [OVERRIDES]
-
-Train a reinforcement-learning experiment that a YAML file declares.
-
-verbs
-{describe_verbs()}
-
-options
-  --config-dir DIR   a folder with your own experiments and group options
-  -m, --multirun     a sweep: one run for each combination of values, as in -m seed=1,2,3
-                     sweep=random, asha, pbt, pb2 or tpe chooses among them; the same command again continues the sweep
-  debug=true         show stack traces with error messages
-  --assert 'METRIC >= 450'
-                     judge the last value of a metric, in a sweep the value of its best trial; iqm(METRIC) is the
-                     inter-quartile mean over the seeds of the best combination; can be given several times
-  --budget 1h30m     end after this time, with a checkpoint; a number without a unit means seconds
-  --junit FILE       write a JUnit report
-  --format github    validate: problems as annotations of GitHub Actions
-  --trust            resume, evaluate, ...: trust files from another source; see docs/explanation/trust.md
-  --version, --help
-
-overrides
-  experiment=NAME    an experiment file; env=NAME, algorithm=NAME, ... an option of a group
-  algorithm.lr=1e-3  any key that `show` prints
-  stop.env_runners.episode_return_mean=450
-                     a metric, with dots where progress.jsonl has slashes
-  hydra.run.dir=DIR  where the run writes its files; outputs/EXPERIMENT/DATE/TIME by default; a URL: uploaded to there
-
-exit codes
-  0 finished   1 failed   2 a mistake of yours, nothing was run   130 interrupted, after a checkpoint
-  3 finished, but an --assert does not hold   4 the --budget was used up before the end
-"""
+EXIT_BROKEN_PIPE = 141
+_LOG_FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the process."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    texts = list(sys.argv[1:] if argv is None else argv)
     prepare_standard_streams()
-    code = _run_reported(arguments)
-    if is_output_lost() and code == 0 and not _is_training(arguments):
+    code = _run_reported(texts)
+    if is_output_lost() and code == 0 and not _is_training(texts):
         return EXIT_FAILED
     return code
 
 
-def _run_reported(arguments: list[str]) -> int:
-    code = 0
+def _run_reported(argv: list[str]) -> int:
     try:
-        code = _run(arguments)
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except (RunnerError, LibraryChangedError) as error:
-        report_error(error, arguments)
+        report_error(error, wants_stack_trace(argv))
         return error.exit_code
     except Interrupted as end:
         print(f"interrupted by {end}, before the end; no result was written", file=sys.stderr, flush=True)
         return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `python -m runner list | head`
+    except BrokenPipeError:  # `runner list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return code
+        return EXIT_BROKEN_PIPE
 
 
 def _is_training(argv: Sequence[str]) -> bool:
     """Return whether the command trains: its results are files, so it needs no stdout."""
-    return not _asks_for_text(argv) and VERBS[split_verb(argv)[0]].is_training
-
-
-def _asks_for_text(argv: Sequence[str]) -> bool:
-    return any(text in ("-h", "--help", "--version") for text in argv)
+    return bool(argv) and _text_asked_for(argv) is None and VERBS[split_verb(argv)[0]].is_training
 
 
 def _run(argv: list[str]) -> int:
-    if not argv:
-        print(HELP, end="")
-        return 2
-    if _asks_for_text(argv):
-        print(HELP if "-h" in argv or "--help" in argv else f"runner {_version()}\n", end="")
-        return 0
-    verb, rest = split_verb(argv)
-    check_options(verb, rest)
-    code: int = importlib.import_module(VERBS[verb].module).main(with_local_runs(verb, rest))
-    return code
+    text = _text_asked_for(argv)
+    if text is not None:
+        print(text, end="")
+        return 0 if argv else EXIT_MISTAKE
+    arguments = parse_arguments(argv)
+    with _output_as_asked_for(arguments):
+        if _names_run(arguments):
+            from runner.cli.named_runs import with_local_runs
+
+            arguments = with_local_runs(arguments)
+        code: int = importlib.import_module(VERBS[arguments.verb].module).main(arguments)
+        return code
 
 
-def report_error(error: RunnerError | LibraryChangedError, argv: Sequence[str]) -> None:
-    """Print the message to stderr, with the stack trace where `debug=true` is asked for."""
-    if wants_stack_trace(argv):
+def _names_run(arguments: Arguments) -> bool:
+    return any("RUN" in name or name in ("POLICY", "SWEEP") for name in VERBS[arguments.verb].word_names)
+
+
+def _text_asked_for(argv: Sequence[str]) -> str | None:
+    """Return the help, the version or completions; None for a command."""
+    if argv[:2] == ["completion", CANDIDATES]:
+        from runner.cli.completion import complete
+
+        return "".join(f"{candidate}\n" for candidate in complete(argv[2:]))
+    if any(text in VERSION.names for text in argv):
+        return f"runner {_version()}\n"
+    if argv and argv[0] != "help" and not any(text in HELP.names for text in argv):
+        return None
+    from runner.cli.help import general_help, verb_help
+
+    words = [text for text in argv[argv[:1] == ["help"] :] if not text.startswith("-")]
+    if not words:
+        return general_help()
+    return verb_help(_verb_of(words))
+
+
+def _verb_of(words: Sequence[str]) -> str:
+    """Return the verb that these words begin with, or the first word of several verbs; raises `UsageError`."""
+    if len(words) == 1 and subverbs_of(words[0]):
+        return words[0]
+    verb, rest = split_verb(words)
+    is_typed = words[0] == verb.partition(" ")[0]
+    return verb if is_typed or rest else DEFAULT_VERB
+
+
+@contextmanager
+def _output_as_asked_for(arguments: Arguments) -> Iterator[None]:
+    """Follow `--quiet` and `--verbose`."""
+    if arguments.has("--verbose"):
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+        handler.addFilter(lambda record: record.name != "runner")  # the lines that a run prints
+        logging.getLogger().addHandler(handler)
+        logging.getLogger().setLevel(logging.INFO)
+    if not arguments.has("--quiet"):
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+def report_error(error: RunnerError | LibraryChangedError, is_debugging: bool) -> None:
+    """Print the message to stderr, or the stack trace with `--debug`."""
+    if is_debugging:
         traceback.print_exception(error, file=sys.stderr)
     else:
         print(error, file=sys.stderr, flush=True)

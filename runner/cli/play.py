@@ -1,10 +1,10 @@
-"""`play RUN_DIR`, `play POLICY.onnx` or `play zoo:NAME`: episodes of a trained policy in a window, or as a video."""
+"""`play RUN`, `play POLICY.onnx` or `play zoo:NAME`: episodes of a trained policy in a window, or as a video."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.checkpoints.trust import ACTING, TRUST
-from runner.cli.arguments import UsageError, split_words, take_options
+from runner.checkpoints.trust import ACTING
+from runner.cli.arguments import Arguments, UsageError
+from runner.cli.export import check_new_file
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
@@ -23,48 +24,47 @@ if TYPE_CHECKING:
     from runner.config.schemas import EnvConfig
 
 _ZOO = "zoo:"
-_OUTPUT, _EPISODES, _CONFIG_DIR = "--output", "--episodes", "--config-dir"
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _SPACES = ("observation_space", "action_space")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Play episodes, and print their returns."""
-    options, rest = take_options(argv, (_OUTPUT, _EPISODES, _CONFIG_DIR), (TRUST,))
-    words, overrides = split_words(rest, 1)
-    if len(words) != 1:
-        what = f"{words[1]} is one word too many" if words else "RUN_DIR, POLICY.onnx or zoo:NAME is missing"
-        raise UsageError(f"{what}\n   expected      python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
-    output = Path(options[_OUTPUT]) if _OUTPUT in options else None
-    num_episodes = _number(options.get(_EPISODES, "1"))
+    [name] = arguments.words
+    output, num_episodes = arguments.path("--output"), arguments.integer("--episodes", 1)
+    policy = _policy_file(name)
     if output is None:
         _check_display()
-    elif output.is_dir():
-        raise UserError(Problem("the file cannot be written: this is a folder", str(output)).render_alone())
-    if words[0].startswith(_ZOO):
-        _refuse(options, _CONFIG_DIR, "the zoo's experiments are ours")
-        _refuse(options, TRUST, "the zoo's policies are ours")
-        experiment = words[0].removeprefix(_ZOO)
-        in_its_environment = [f"+experiment={experiment}", *overrides]
-        returns = list(_play_file(_policy_in_zoo(experiment), in_its_environment, None, output, num_episodes))
-    elif words[0].endswith(".onnx"):
-        folder = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
-        returns = list(_play_file(Path(words[0]), overrides, folder, output, num_episodes))
     else:
-        _refuse(options, _CONFIG_DIR, "a run has its configuration")
-        trust = [TRUST] if TRUST in options else []
-        returns = _play_run([words[0], *overrides, *trust], output, num_episodes)
+        check_new_file(output, arguments.has("--force"))
+    if policy is None:
+        _reject(arguments, "--config-dir", "a run contains its configuration")
+        returns = _play_run(arguments, output, num_episodes)
+    else:
+        overrides, folder = list(arguments.overrides), arguments.config_dir
+        if name.startswith(_ZOO):
+            _reject(arguments, "--config-dir", "the zoo has its own experiments")
+            _reject(arguments, "--trust", "the policies of the zoo are trusted")
+            overrides = [f"experiment={policy.stem}", *overrides]
+        returns = list(_play_file(policy, overrides, folder, output, num_episodes))
     shown = ", ".join(f"{value:g}" for value in returns)
-    print(f"played {num_episodes} episode{'' if num_episodes == 1 else 's'} of {words[0]}: return {shown}")
+    print(f"played {num_episodes} episode{'' if num_episodes == 1 else 's'} of {name}: return {shown}")
     if output is not None:
         print(f"  video  {output}, {output.stat().st_size:,} bytes")
     return 0
 
 
-def _refuse(options: Mapping[str, str], option: str, why: str) -> None:
-    if option in options:
-        raise UsageError(f"{option} has no effect here: {why}")
+def _policy_file(name: str) -> Path | None:
+    """Return the policy file that the command line names; None for a run."""
+    if name.startswith(_ZOO):
+        return _policy_in_zoo(name.removeprefix(_ZOO))
+    return Path(name) if name.endswith(".onnx") else None
+
+
+def _reject(arguments: Arguments, option: str, why: str) -> None:
+    if arguments.has(option):
+        raise UsageError(Problem(f"{option} has no effect here: {why}"))
 
 
 def _policy_in_zoo(experiment: str) -> Path:
@@ -72,35 +72,27 @@ def _policy_in_zoo(experiment: str) -> Path:
     names = sorted(policy.stem for policy in path.parent.glob("*.onnx"))
     if experiment not in names:
         nearest = nearest_match(experiment, names)
-        problem = Problem("the zoo has no such policy", got=experiment, expected=", ".join(names), nearest=nearest)
-        raise UserError(problem.render_alone())
+        what = f"zoo:{experiment} is not a policy of the zoo"
+        raise UserError(Problem(what, expected=", ".join(names), nearest=nearest))
     return path
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{_EPISODES} {text}\n   expected      an integer of 1 or more")
-    return int(text)
-
-
 def has_display() -> bool:
-    """Return whether a window has somewhere to open."""
+    """Return whether a window can open."""
     return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
 
 
 def _check_display() -> None:
-    """Raise `UserError` where a window has nowhere to open; SDL would draw into nothing."""
+    """Raise `UserError` if a window cannot open; SDL would draw to an invisible one."""
     if not has_display():
-        problem = Problem(
-            "there is no display for a window", got="no DISPLAY", expected=f"{_OUTPUT} video.mp4, or .gif"
-        )
-        raise UserError(problem.render_alone())
+        fix = "-o video.mp4, or .gif"
+        raise UserError(Problem("a window needs a display", got="DISPLAY is not set", fix=fix))
 
 
-def _play_run(argv: Sequence[str], output: Path | None, num_episodes: int) -> list[float]:
+def _play_run(arguments: Arguments, output: Path | None, num_episodes: int) -> list[float]:
     from runner.cli.stored_run import open_run, policy_of
 
-    stored = open_run(argv, _FIXED, ACTING)
+    stored = open_run(arguments, _FIXED, ACTING)
     with policy_of(stored) as trainer:
         paths = [] if output is None else [output]
         returns: list[float] = trainer.evaluator.film(trainer.parts, paths, num_episodes).returns.tolist()
@@ -116,8 +108,8 @@ def _play_file(
 
     env_config = build_blocks(compose_experiment(list(overrides), config_dir)).env
     if env_config.env is None and env_config._target_ is None:
-        problem = Problem("a policy file does not say its environment", str(path), expected="env=cartpole or its like")
-        raise UserError(problem.render_alone())
+        what = "a policy file does not name its environment"
+        raise UserError(Problem(what, str(path), fix="env=NAME, such as env=cartpole"))
     from runner.env_runners.env_closing import close_environments
     from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
@@ -126,7 +118,7 @@ def _play_file(
         policy = LocalPolicy(read_regular(path))
         spaces = [policy.manifest[name] for name in _SPACES]
     except (OSError, PolicyFileError, KeyError) as error:
-        raise UserError(Problem("the policy cannot be read", str(path), str(error)).render_alone()) from error
+        raise UserError(Problem("the policy cannot be read", str(path), str(error))) from error
     with ExitStack() as held:
         env = _rendering_env(env_config, render_mode(is_window=output is None))
         held.callback(close_environments, [env])
@@ -149,8 +141,8 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
     if isinstance(env, gym.vector.VectorEnv):
         return _FirstOf(env)
     if not isinstance(env, gym.Env):
-        expected = "an environment with one agent; play RUN_DIR shows several agents"
-        raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, expected)])
+        fix = "an environment with one agent, or `runner play RUN`, which shows several agents"
+        raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, fix=fix)])
     return env
 
 
@@ -187,8 +179,8 @@ def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
     for name, own in zip(_SPACES, spaces, strict=True):
         got = space_to_dict(getattr(env, name))
         if own != got:
-            what = f"the policy has another {name.replace('_', ' ')} than the environment"
-            raise UserError(Problem(what, str(path), str(got), str(own)).render_alone())
+            what = f"the {name.replace('_', ' ')} of the policy differs from the environment's"
+            raise UserError(Problem(what, str(path), str(got), str(own)))
 
 
 def _episode(policy: Any, env: Any, seed: int, show: Any) -> float:

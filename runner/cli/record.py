@@ -1,34 +1,39 @@
-"""`record RUN_DIR offline.output=FOLDER`: whole episodes of a trained policy on disk."""
+"""`record RUN -o DIR`: complete episodes of a trained policy on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from runner.checkpoints.trust import RECORDING
-from runner.cli.stored_run import open_run, policy_of
+from runner.cli.arguments import Arguments
+from runner.cli.stored_run import open_run, policy_of, with_episodes
 from runner.config.blocks import EvaluationConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.overrides import quoted
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Record the whole episodes of an evaluation of the newest checkpoint's policy.
+def main(arguments: Arguments) -> int:
+    """Record the complete episodes of an evaluation of the newest checkpoint's policy.
 
-    They are `evaluation.evaluation_duration`, or where that counts env steps, the ones that end within so many.
+    Without `--episodes` there are `evaluation.evaluation_duration` of them. If that counts env steps, the episodes that
+    end within them are recorded.
     """
-    stored = open_run(argv, _FIXED, RECORDING)
+    output = arguments.value("--output")
+    arguments = with_episodes(arguments)
+    if output is not None:
+        arguments = arguments.with_overrides(f"offline.output={quoted(output)}")
+    stored = open_run(arguments, _FIXED, RECORDING)
     output = stored.config.offline.output
     if output is None:
-        expected = "offline.output=FOLDER"
-        raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", expected)])
+        raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", fix="-o DIR")])
     with policy_of(stored, is_recording=True) as trainer:
         result = trainer.evaluate()
         recorded = trainer.finish_recording()
     assert recorded is not None
     evaluated = result["evaluation/env_runners/num_episodes"]
     if recorded.report.episodes != evaluated:
-        raise RunFailure(Problem(f"{recorded.report.episodes} episodes are on disk, {evaluated} were run", output))
+        what = f"{recorded.report.episodes} episodes were written, but {evaluated} were run"
+        raise RunFailure(Problem(what, output))
     if not evaluated:
         raise RunFailure(_nothing_ended(stored.config.evaluation))
     print(f"recorded {stored.checkpoint}")
@@ -42,5 +47,5 @@ def main(argv: Sequence[str]) -> int:
 
 def _nothing_ended(evaluation: EvaluationConfig) -> Problem:
     what = f"{evaluation.no_end_text}, so none is recorded"
-    expected = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
-    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), expected)
+    fix = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
+    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), fix=fix)

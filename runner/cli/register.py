@@ -1,47 +1,44 @@
-"""`register RUN_DIR --name NAME`: the policy of the newest checkpoint as a version of a model in MLflow's registry."""
+"""`register RUN --name NAME`: the policy of the newest checkpoint as a version of a model in MLflow's registry."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from runner.checkpoints.trust import EXPORTING, TRUST
-from runner.cli.arguments import UsageError, take_options
-from runner.cli.conditions import Condition
+from runner.checkpoints.trust import EXPORTING
+from runner.cli.arguments import Arguments, UsageError
+from runner.cli.conditions import AssertionNotMet, Condition
 from runner.cli.export import FIXED
 from runner.cli.stored_run import StoredRun, naming_changes, open_run
 from runner.config.documents import parse_json
-from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
+from runner.config.errors import Problem, UserError, list_names, nearest_match
 from runner.tracking.known_run import RUN_FILE, read_known_run
 
 
-def main(argv: Sequence[str]) -> int:
-    """Register the policy, or say why it is not registered."""
-    options, rest = take_options(argv, ("--name", "--module", "--if"), (TRUST,))
-    if not options.get("--name"):
-        raise UsageError("--name is missing\n   expected      --name NAME, the name of a model in MLflow's registry")
-    condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
-    if condition is not None:
-        condition.check_single_run("--if")
-    trust = [TRUST] if TRUST in options else []
-    stored = open_run([*rest, *trust], FIXED, EXPORTING)
-    if condition is not None:
+def main(arguments: Arguments) -> int:
+    """Register the policy; raise an error if an assertion does not hold."""
+    name = arguments.value("--name")
+    if not name:
+        raise UsageError(Problem("--name is missing", expected="name of a model in MLflow's registry"))
+    conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
+    for condition in conditions:
+        condition.check_single_run("--assert")
+    stored = open_run(arguments, FIXED, EXPORTING)
+    for condition in conditions:
         _check(condition, _result_of(stored))
     known_run = _mlflow_run(stored)
     from runner.policy.stored_policy import StoredPolicy
 
     with naming_changes(stored):
-        exported = StoredPolicy.load(stored.checkpoint, stored.config, options.get("--module")).to_onnx()
+        exported = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module")).to_onnx()
     from runner.tracking.known_run import register_model
 
-    version = register_model(
-        exported.content, exported.manifest.content, options["--name"], known_run, str(stored.checkpoint)
-    )
+    version = register_model(exported.content, exported.manifest.content, name, known_run, str(stored.checkpoint))
     print(f"registered {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
-    print(f"  model    {options['--name']}, version {version}")
-    print(f"  load it  mlflow.onnx.load_model('models:/{options['--name']}/{version}')")
+    print(f"  model    {name}, version {version}")
+    print(f"  load it  mlflow.onnx.load_model('models:/{name}/{version}')")
     print(f"  store    {known_run['tracking_uri']}")
     print(
         f"  checked  onnxruntime differs from the module by at most {exported.difference:.1e} on "
@@ -55,21 +52,17 @@ def _check(condition: Condition, result: Mapping[str, Any]) -> None:
 
     Raises:
         UserError: the result has no such metric.
-        RunFailure: the condition is not met.
+        AssertionNotMet: the condition does not hold.
     """
     numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}
     if condition.metric not in numbers:
-        problem = Problem(
-            f"the run has no metric {condition.metric}",
-            "--if",
-            expected=list_names(numbers, near=condition.metric),
-            nearest=nearest_match(condition.metric, numbers),
-        )
-        raise UserError(problem.render_alone())
+        what, expected = f"the run did not report {condition.metric}", list_names(numbers, near=condition.metric)
+        nearest = nearest_match(condition.metric, numbers)
+        raise UserError(Problem(what, "--assert", expected=expected, nearest=nearest))
     value = numbers[condition.metric]
     if not condition.holds(value):
         got = "no value" if value is None else f"{value:g}"
-        raise RunFailure(Problem("not registered: the run is not good enough", "--if", got, str(condition)))
+        raise AssertionNotMet(Problem("not registered: an assertion does not hold", "--assert", got, str(condition)))
 
 
 def _is_number(value: object) -> bool:
@@ -82,11 +75,11 @@ def _result_of(stored: StoredRun) -> dict[str, Any]:
     try:
         content = parse_json(path.read_bytes())
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         content = stored.manifest["result"]
     except (OSError, ValueError) as error:
-        raise UserError(Problem(f"the result cannot be read: {error}", str(path)).render_alone()) from error
+        raise UserError(Problem(f"the result cannot be read: {error}", str(path))) from error
     return dict(content)
 
 
@@ -95,7 +88,7 @@ def _mlflow_run(stored: StoredRun) -> dict[str, str]:
     run_dir = stored.checkpoint.parent.parent
     known = read_known_run(run_dir, stored.is_trusted)
     if not known:
-        expected = "a run with tracking=mlflow; `export` writes a file without MLflow"
-        what = "the run is not in MLflow, so it has no model registry"
-        raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", expected).render_alone())
+        what = "the run was not tracked by MLflow, whose registry takes the policy"
+        fix = "train with tracking=mlflow, or write a file with `runner export`"
+        raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", fix=fix))
     return known

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.arguments import UsageError, take_options
+from runner.cli.arguments import Arguments, UsageError
+from runner.cli.export import check_new_file
 from runner.cli.main import EXIT_INTERRUPTED
 from runner.config.errors import Problem, UserError
 from runner.pages.page import Page
@@ -51,35 +52,31 @@ def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
             yield picture
 
 
-_OUTPUT, _TRUST, _WATCH, _PORT = "--output", "--trust", "--watch", "--port"
-_USAGE = f"python -m runner report DIR [{_OUTPUT} FILE], or python -m runner report DIR {_WATCH} [{_PORT} N]"
 _DEFAULT_NAME = "report.html"
 _SWEEP_FILE, _RUN_FILES = "sweep.json", ("progress.jsonl", ".hydra/config.yaml")
-_ALLOWED = f"the folder of a sweep (with {_SWEEP_FILE}) or of a run (with {' or '.join(_RUN_FILES)})"
+_EXPECTED = f"the folder of a sweep (with {_SWEEP_FILE}) or of a run (with {' or '.join(_RUN_FILES)})"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the page, say where it is, and log it to MLflow where MLflow has the run; or serve it until Ctrl-C."""
-    options, words = take_options(argv, (_OUTPUT, _PORT), (_TRUST, _WATCH))
-    words = [text for text in words if text != "debug=true"]
-    if len(words) != 1:
-        what = f"{words[1]} is one word too many" if words else "DIR is missing"
-        raise UsageError(f"{what}\n   expected      {_USAGE}")
-    folder = Path(words[0])
-    if _WATCH in options:
-        return _watch(folder, options)
-    if _PORT in options:
-        raise UsageError(f"{_PORT} is for {_WATCH}\n   expected      {_USAGE}")
+def main(arguments: Arguments) -> int:
+    """Write the page, print its path, and log it to MLflow if the run is there; or serve it until Ctrl-C."""
+    folder = Path(arguments.words[0])
+    if arguments.has("--watch"):
+        return _watch(folder, arguments)
+    if arguments.has("--port"):
+        raise UsageError(Problem("--port needs --watch"))
+    output = arguments.path("--output")
+    if output is not None:
+        check_new_file(output, arguments.has("--force"))
     page = _read_page(folder)
-    file = Path(options.get(_OUTPUT) or folder / _DEFAULT_NAME)
+    file = output or folder / _DEFAULT_NAME
     _write(file, page)
     print(f"report   {file}", *page.headline, sep="\n", flush=True)
-    _log(folder, file, page, _TRUST in options)
+    _log(folder, file, page, arguments.is_trusting)
     return 0
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Return whether it is a sweep's folder or a run's; raise `UserError` for any other."""
+    """Return whether the folder is a sweep's; raise `UserError` if it is neither a sweep's nor a run's."""
     try:
         if (folder / _SWEEP_FILE).is_file():
             return True
@@ -87,9 +84,9 @@ def _is_sweep(folder: Path) -> bool:
             return False
     except OSError as error:  # no permission, for example
         what, got = "the folder cannot be read", error.strerror or str(error)
-        raise UserError(Problem(what, str(folder), got, _ALLOWED).render_alone()) from error
-    got = "no such folder" if not folder.is_dir() else "none of these files is there"
-    raise UserError(Problem("there is nothing to report", str(folder), got, _ALLOWED).render_alone())
+        raise UserError(Problem(what, str(folder), got, _EXPECTED)) from error
+    got = "none of these files" if folder.is_dir() else "the folder does not exist"
+    raise UserError(Problem("this is neither a run nor a sweep", str(folder), got, _EXPECTED))
 
 
 def _read_page(folder: Path) -> Page:
@@ -108,11 +105,11 @@ def _read_page(folder: Path) -> Page:
 # -- a page that follows ----------------------------------------------------------------------------------------------
 
 
-def _watch(folder: Path, options: Mapping[str, str]) -> int:
-    for name in (_OUTPUT, _TRUST):
-        if name in options:
-            raise UsageError(f"{name} is not for {_WATCH}, which writes and logs nothing\n   expected      {_USAGE}")
-    port, is_sweep = _port(options.get(_PORT, "0")), _is_sweep(folder)
+def _watch(folder: Path, arguments: Arguments) -> int:
+    for name in ("--output", "--trust"):
+        if arguments.has(name):
+            raise UsageError(Problem(f"{name} has no effect with --watch, which writes no file"))
+    port, is_sweep = _port(arguments), _is_sweep(folder)
     from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep
 
     followed = FollowedSweep(folder) if is_sweep else FollowedRun(folder)
@@ -122,13 +119,11 @@ def _watch(folder: Path, options: Mapping[str, str]) -> int:
     return EXIT_INTERRUPTED
 
 
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 2**16):
-        expected = "0 to 65535; 0, or no --port: a free one"
-        raise UsageError(
-            f"this is no port\n   where         {_PORT}\n   got           {text}\n   expected      {expected}"
-        )
-    return int(text)
+def _port(arguments: Arguments) -> int:
+    port = arguments.integer("--port", 0, least=0)
+    if port >= 2**16:
+        raise UsageError(Problem("--port is not valid", got=str(port), expected="0 to 65535; 0 is a free one"))
+    return port
 
 
 def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
@@ -137,9 +132,8 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
     try:
         return WatchServer(followed, port)
     except OSError as error:
-        expected = f"another {_PORT}, or none: a free one is taken"
-        problem = Problem("the page cannot be served", f"{_PORT} {port}", error.strerror or str(error), expected)
-        raise UserError(problem.render_alone()) from error
+        got, fix = error.strerror or str(error), "another --port, or leave it out to use a free one"
+        raise UserError(Problem("the page cannot be served", f"--port {port}", got, fix=fix)) from error
 
 
 # -- a page that is written -------------------------------------------------------------------------------------------
@@ -152,9 +146,8 @@ def _write(file: Path, page: Page) -> None:
     try:
         write_atomically(file, render(page).encode())
     except OSError as error:
-        expected = f"{_OUTPUT} FILE, a file in a folder that can be written"
-        problem = Problem("the report cannot be written", str(file), str(error), expected)
-        raise UserError(problem.render_alone()) from error
+        fix = "-o FILE, a file in a folder that can be written"
+        raise UserError(Problem("the report cannot be written", str(file), str(error), fix=fix)) from error
 
 
 def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
@@ -165,4 +158,4 @@ def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
     try:
         print(f"MLflow   {log_to_mlflow(folder, file, page, is_trusted)}")
     except NotLoggedError as error:
-        print(f"warning: MLflow does not take the report: {error}", file=sys.stderr, flush=True)
+        print(f"warning: the report was not logged to MLflow: {error}", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from runner.checkpoints import naming_checkpoint, read_manifest
 from runner.checkpoints.trust import TRAINING, StoredValues
-from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import (
@@ -30,18 +30,20 @@ from runner.cli.stored_run import (
 )
 from runner.cli.validate import check_memory, print_notes
 from runner.config.documents import parse_json
+from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
 from runner.experiment.run_folder import make_free_folder, opened_run_folder
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
-from runner.tracking.known_run import python_command
+from runner.tracking.known_run import runner_command
 
 
 def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
     if arguments.is_multirun:
-        raise UsageError("--module-only makes one run; for a sweep: +experiment=NAME module.load_state_path=RUN_DIR -m")
+        fix = "runner sweep EXPERIMENT module.load_state_path=RUN"
+        raise UsageError(Problem("--module-only makes one run", fix=fix))
     start_time_s = time.time()
     checkpoint = named_checkpoint(arguments)
     run_dir, overrides = split_run_dir(arguments)
@@ -82,25 +84,26 @@ _FIXED = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print what the overrides change, then train on. A run that is finished is left as it is."""
-    arguments = parse_arguments(argv, ["RUN_DIR"])
-    return judged(arguments, lambda verdict: _resume(argv, arguments, verdict))
+def main(arguments: Arguments) -> int:
+    """Print what the overrides change, then continue training. A run that is finished is left as it is."""
+    return judged(arguments, lambda verdict: _resume(arguments, verdict))
 
 
-def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
-    if arguments.is_module_only:
+def _resume(arguments: Arguments, verdict: Verdict) -> int:
+    if arguments.config_dir is not None and not arguments.has("--module-only"):
+        raise UsageError(Problem("--config-dir needs --module-only: the checkpoint has the configuration of the run"))
+    if arguments.has("--module-only"):
         return resume_module_only(arguments, verdict)
     with ExitStack() as stack:
         run_dir = target_run_dir(arguments)
         is_run = (run_dir / "checkpoints").is_dir() and os.access(run_dir, os.W_OK)
         # Before the newest checkpoint is chosen: a process that trains there may write another one.
         folder = stack.enter_context(opened_run_folder(run_dir)) if is_run else None
-        stored = open_run(argv, _FIXED, TRAINING, trains_on=True)
+        stored = open_run(arguments, _FIXED, TRAINING, trains_on=True)
         check_assertions(arguments.assertions, stored.config)
         met = met_criteria(stored.config, stored.manifest["result"])
         if met and _is_finished(stored.checkpoint.parent.parent):
-            print("\n".join(_describe_finished(met, argv)))
+            print("\n".join(_describe_finished(met, arguments)))
             verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
             return 0
         with naming_changes(stored):
@@ -120,13 +123,15 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
             )
 
 
-def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:
+def _describe_finished(met: Sequence[MetCriterion], arguments: Arguments) -> list[str]:
     keys = [criterion.key for criterion in met]
-    others = shlex.join(text for text in argv if text.lstrip("+").partition("=")[0] not in keys)
-    command = " ".join([f"{python_command()} -m runner resume {others}", *(f"{key}=..." for key in keys)])
+    kept = [text for text in arguments.overrides if text.lstrip("+").partition("=")[0] not in keys]
+    trust = ["--trust"] if arguments.is_trusting else []
+    typed = shlex.join([*arguments.words, *kept, *trust])
+    command = " ".join([runner_command(), "resume", typed, *(f"{key}=..." for key in keys)])
     return [
         f"already finished: {' and '.join(map(str, met))}; nothing was done",
-        f"  to go on raise {' and '.join(keys)}: {command}",
+        f"  to continue, raise {' and '.join(keys)}: {command}",
     ]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import Arguments
 from runner.cli.validate import check_experiments
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
@@ -22,18 +22,17 @@ _WIDEST_VALUE = 72
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Print every section of the first configuration of the command line."""
-    arguments = parse_arguments(argv)
     composed, config = check_experiments(arguments)[0]
     plan = draw_plan(read_plan(config.algorithm.plan))
-    if arguments.is_plan_only:
+    if arguments.has("--plan"):
         print(plan)
         return 0
     print(f"{render_config(composed, config, _is_colour_wanted())}\n\n{plan}", flush=True)
     from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration comes first
 
-    print(f"\n{render_pipelines(config, arguments.has_profile)}")
+    print(f"\n{render_pipelines(config, arguments.has('--timings'))}")
     return 0
 
 

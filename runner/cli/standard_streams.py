@@ -25,7 +25,7 @@ _PLAIN = dict.fromkeys("█▉▊▋▌▍▎▏▁▂▃▄▅▆▇", "#") | {
 class _StandardOutput(io.TextIOWrapper):
     """stdout or stderr of the process, whose failures (a full disk) are reported once and never raised.
 
-    BrokenPipeError is still raised: it ends `python -m runner list | head`.
+    BrokenPipeError is still raised: it ends `runner list | head`.
     """
 
     def __init__(self, stream: io.TextIOWrapper, name: str) -> None:

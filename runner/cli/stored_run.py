@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.checkpoints.trust import StoredValues, check_links
-from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.arguments import Arguments
 from runner.cli.validate import print_notes
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError, show_value
@@ -56,12 +56,12 @@ class StoredRun:
 
 
 def open_run(
-    argv: Sequence[str], fixed: Mapping[str, str], unused: Collection[str], trains_on: bool = False
+    arguments: Arguments, fixed: Mapping[str, str], unused: Collection[str], trains_on: bool = False
 ) -> StoredRun:
-    """The run of `RUN_DIR [overrides]`; RUN_DIR may also be one of its checkpoints.
+    """Open the run, or the checkpoint, that is the first word of the command line.
 
     Args:
-        argv: the command line after the verb.
+        arguments: command line; its overrides change the stored configuration.
         fixed: start of dotted keys that overrides may not change -> the reason.
         unused: starts of the keys that the command does not use, see `runner.checkpoints.trust`.
         trains_on: overrides may not change values that training adapts either: the checkpoint has their state.
@@ -72,9 +72,6 @@ def open_run(
         UntrustedError: somebody else wrote it, and it asks for more than computing.
         ConfigError: all problems of the overrides.
     """
-    arguments = parse_arguments(argv, ["RUN_DIR"])
-    if arguments.is_multirun or arguments.config_dir is not None:
-        raise UsageError("a stored run takes neither --multirun nor --config-dir: the checkpoint has its configuration")
     checkpoint = named_checkpoint(arguments)
     manifest = read_manifest(checkpoint)
     run_dir, overrides = split_run_dir(arguments)
@@ -89,6 +86,16 @@ def open_run(
     print_notes([composed])
     run_dir = run_dir or checkpoint.parent.parent
     return StoredRun(checkpoint, manifest, composed, config, changes, run_dir, arguments.is_trusting)
+
+
+def with_episodes(arguments: Arguments) -> Arguments:
+    """Return the arguments with `--episodes` as overrides of the evaluation."""
+    if not arguments.has("--episodes"):
+        return arguments
+    count = arguments.integer("--episodes", 1)
+    return arguments.with_overrides(
+        "evaluation.evaluation_duration_unit=episodes", f"evaluation.evaluation_duration={count}"
+    )
 
 
 def _shown(composed: Composed) -> dict[str, Any]:
@@ -232,15 +239,14 @@ def check_writable(run_dir: Path, *names: str) -> None:
     """
     base = next(path for path in (run_dir, *run_dir.parents) if os.path.exists(path))
     if not base.is_dir():
-        raise UserError(Problem("the run dir cannot be made: this is no folder", str(base)).render_alone())
+        raise UserError(Problem("the run dir cannot be made: this is not a folder", str(base)))
     for path in (base, *(run_dir / name for name in names)):
         if os.path.exists(path) and not os.access(path, os.W_OK):
-            expected = "permission to write there, or hydra.run.dir=DIR to write into another folder"
-            problem = Problem("the run dir cannot be written: permission denied", str(path), expected=expected)
-            raise UserError(problem.render_alone())
+            fix = "allow writing there, or write to another folder with hydra.run.dir=DIR"
+            raise UserError(Problem("the run dir cannot be written: permission denied", str(path), fix=fix))
 
 
 def check_holds_no_run(run_dir: Path) -> None:
     """Raise `UserError` when the folder is the run dir of a run."""
     if (run_dir / "progress.jsonl").exists():
-        raise UserError(f"{run_dir} holds a run already\n   expected      another hydra.run.dir")
+        raise UserError(Problem("the folder already contains a run", str(run_dir), fix="another hydra.run.dir"))

@@ -1,4 +1,4 @@
-"""`-m`: one run for each combination of values, through Ray Tune."""
+"""`sweep` and `-m`: one run for each combination of values, through Ray Tune."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runner.sweep.space import Choices, SearchSpace, read_search_space
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
 
-# Overrides about how a sweep is run, and not about what it searches, may differ when the sweep goes on.
+# Overrides about how a sweep is run, and not about what it searches, may differ when the sweep continues.
 _NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
 
 
@@ -155,9 +155,9 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
     swept = [domain.key for domain in space.domains if domain.key.lstrip("+").split(".")[0] in ("sweep", "tracking")]
     problems = [Problem(f"{key} is the same for all trials of a sweep", f"override {key}") for key in swept]
     if not space.domains and not space.seeds:
-        what = "a sweep (-m) needs an override with several values"
-        expected = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'; or no -m"
-        problems.append(Problem(what, expected=expected))
+        what = "a sweep needs an override with several values"
+        expected = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
+        problems.append(Problem(what, expected=expected, fix="such an override, or runner train"))
     return problems
 
 
@@ -172,8 +172,8 @@ def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
         bases[f"stop.{sweep.time_attr}"] = [config.stop.get(sweep.time_attr) for config in configs]
     for name, values in bases.items():
         if any(value != values[0] for value in values):
-            what = f"{name} differs between trials, and they are judged by it"
-            yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), expected=f"an override of {name}")
+            what = f"{name} must be the same for all trials, which are compared by it"
+            yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), fix=f"an override of {name}")
 
 
 def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
     num_samples, num_all = config.sweep.num_samples, space.num_combinations
     if num_samples is not None and num_all is not None and num_all < num_samples:
         what = "sweep.num_samples is more than the number of combinations"
-        yield Problem(what, got=str(num_samples), expected=f"up to {num_all}; or intervals; or sweep.search=grid")
+        yield Problem(what, got=str(num_samples), expected=f"up to {num_all}", fix="intervals, or sweep.search=grid")
 
 
 def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
@@ -190,8 +190,8 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     if scheduler not in POPULATIONS:
         return
     if not space.mutable:
-        what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
-        yield Problem(what, "override", expected="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
+        what = f"{scheduler} changes settings of the algorithm during training, and none of them is searched"
+        yield Problem(what, "override", fix="'algorithm.lr=tag(log,interval(1e-5,1e-2))', for example")
     adapted = {
         f"{block}.{name}"
         for config in configs
@@ -200,20 +200,21 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     }
     for domain in space.mutable:
         if domain.key in adapted:
-            what = f"{domain.key} is an initial value: a state that is taken over brings an adapted value"
-            yield Problem(what, f"override {domain.key}", expected="another key; or sweep=random, asha, tpe")
+            what = f"{domain.key} is an initial value, which training adapts; {scheduler} copies the adapted value"
+            yield Problem(what, f"override {domain.key}", fix="another key, or sweep=random, asha or tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
-            what = f"{domain.key}: pb2 chooses numbers between two ends"
-            expected = "interval(1e-5,1e-2), int(interval(1,10)); or sweep=pbt"
-            yield Problem(what, f"override {domain.key}", ", ".join(domain.values), expected)
+            what, got = f"pb2 searches intervals, and {domain.key} has a list of values", ", ".join(domain.values)
+            yield Problem(
+                what, f"override {domain.key}", got, "interval(1e-5,1e-2), int(interval(1,10))", fix="sweep=pbt"
+            )
 
 
 def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> None:
     """Raise `UserError` where a population would have members without a value that it changes."""
     new = {domain.key for domain in space.mutable} - {key for trial in folder.trials for key in trial.values}
     if folder.trials and new and config.sweep.scheduler in POPULATIONS:
-        what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} have no value of it"
-        raise UserError(f"{what}\n   expected      another sweep.name")
+        what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} do not have a value of it"
+        raise UserError(Problem(what, fix="another sweep.name"))
 
 
 def _arguments_of_a_run(space: SearchSpace, arguments: Arguments) -> list[str]:

@@ -1,4 +1,4 @@
-"""No verb: check the configuration, then let Hydra make the folder of the run (or runs) and train in it."""
+"""`train` and `sweep`: check the configuration, then let Hydra make the folder of the run (or runs) and train in it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict, judged
 from runner.cli.hydra_runs import run_with_hydra, sweep_with_hydra
 from runner.cli.validate import check_experiments, check_memory
 from runner.config.errors import Problem
 
 
-def main(argv: Sequence[str]) -> int:
-    """Train; returns the exit code of `run_experiment`, in a sweep the highest one, as `judged` changes it."""
-    arguments = parse_arguments(argv)
+def main(arguments: Arguments) -> int:
+    """Train; return the exit code of `run_experiment`, in a sweep the highest one, as `judged` changes it."""
     return judged(arguments, lambda verdict: _train(arguments, verdict))
 
 
 def _train(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_trusting and not arguments.is_multirun:
-        raise UsageError("--trust is for a sweep that goes on (-m); a new run reads no files of somebody else")
+        what = "--trust applies to a sweep that continues; a new run reads no files from another source"
+        raise UsageError(Problem(what, fix="remove --trust, or add -m"))
     if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
         from runner.cli.sweep import run_sweep_command
 
         return run_sweep_command(arguments, verdict)
     if arguments.is_multirun and arguments.is_judged:
-        raise UsageError("--assert, --budget and --junit go with runner's own sweeper, not with hydra/sweeper=...")
+        what = "--assert, --budget and --junit need runner's own sweeper"
+        raise UsageError(Problem(what, "override hydra/sweeper", fix="remove hydra/sweeper=..."))
     checked = check_experiments(arguments)
     check_memory(config for _, config in checked)
     if not arguments.is_multirun:
@@ -48,6 +49,6 @@ def _names_other_sweeper(overrides: Sequence[str]) -> bool:
     named = {text.lstrip("+").partition("=")[0] for text in overrides}
     if "hydra/launcher" in named and "hydra/sweeper" not in named:
         what = "hydra/launcher needs one of Hydra's sweepers: runner's own sweeper starts its trials through Ray"
-        fix = "hydra/sweeper=basic as well, or sweep.max_concurrent_trials=N without hydra/launcher"
-        raise UsageError(Problem(what, "override hydra/launcher", expected=fix).render_alone())
+        fix = "add hydra/sweeper=basic, or use sweep.max_concurrent_trials=N instead of hydra/launcher"
+        raise UsageError(Problem(what, "override hydra/launcher", fix=fix))
     return "hydra/sweeper" in named

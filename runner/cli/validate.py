@@ -5,6 +5,7 @@ Imports neither torch nor ray. With `--build` it makes what a run would make, an
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -13,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoints.folder import check_intact, module_sources
-from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.arguments import Arguments
 from runner.cli.conditions import check_assertions
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, RunnerError, nearest_match
+from runner.config.errors import ConfigError, Problem, RunnerError
 from runner.config.overrides import expand_sweep, parse_overrides, renaming_notes
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.plans import find_few_updates
@@ -31,7 +32,7 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
 def error_commands(error: RunnerError) -> Iterator[str]:
     """Yield a line `::error file=...,line=...,title=...::message` for each problem; the file may be missing."""
     if not isinstance(error, ConfigError):
-        yield f"::error title={_property('python -m runner')}::{_data(str(error))}"
+        yield f"::error title={_property('runner')}::{_data(str(error))}"
         return
     count = len(error.problems)
     for number, problem in enumerate(error.problems, start=1):
@@ -39,6 +40,16 @@ def error_commands(error: RunnerError) -> Iterator[str]:
         place = _place(problem.where)
         listed = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
         yield f"::error {listed}::{_data(_message(problem, is_placed=bool(place)))}"
+
+
+def problems_of(error: RunnerError) -> Sequence[Problem]:
+    """Return the problems of an error; another error is one problem."""
+    return error.problems if isinstance(error, ConfigError) else [Problem(str(error))]
+
+
+def problem_fields(problem: Problem) -> dict[str, str]:
+    """Return a problem for `--json`."""
+    return {"what": problem.what, **problem.details()}
 
 
 def _message(problem: Problem, is_placed: bool) -> str:
@@ -78,29 +89,29 @@ def _property(text: str) -> str:
 
 Checked = tuple[Composed, ExperimentConfig]
 
-_FORMATS = ("text", "github")
 _NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them"
 _SOON = 60  # configurations that are checked in a few seconds
 
 
-def main(argv: Sequence[str]) -> int:
+def main(arguments: Arguments) -> int:
     """Print that there are no problems and what was not made; raise `ConfigError`, or print it as `--format` says."""
-    arguments = parse_arguments(argv)
-    if arguments.format not in (None, *_FORMATS):
-        nearest = nearest_match(str(arguments.format), _FORMATS)
-        hint = f"\n   did you mean  {nearest}" if nearest else ""
-        raise UsageError(f"unknown format {arguments.format}\n   expected      {', '.join(_FORMATS)}{hint}")
     try:
         checked = check_experiments(arguments)
-        lines = _rehearse(checked) if arguments.is_built else [_NOT_MADE]
+        lines = _rehearse(checked) if arguments.has("--build") else [_NOT_MADE]
     except RunnerError as error:
-        if arguments.format != "github":
+        if arguments.has("--json"):
+            print(json.dumps({"problems": [problem_fields(one) for one in problems_of(error)]}, indent=2))
+        elif arguments.value("--format") == "github":
+            print(*error_commands(error), sep="\n")
+        else:
             raise
-        print(*error_commands(error), sep="\n")
         return error.exit_code
     _, config = checked[0]
     count = "" if len(checked) == 1 else f" in {len(checked)} configurations that cover the sweep"
     warnings = dict.fromkeys(filter(None, (find_few_updates(one) for _, one in checked)))
+    if arguments.has("--json"):
+        print(json.dumps({"experiment": config.experiment_name, "problems": [], "warnings": [*warnings]}, indent=2))
+        return 0
     lines += [f"  warning   {text}" for text in warnings]
     print(f"{config.experiment_name}: no problems{count}", *lines, sep="\n")
     return 0

@@ -22,12 +22,6 @@ class RunnerError(Exception):
     exit_code = 1
 
 
-class UserError(RunnerError):
-    """The user's mistake: a wrong command line, configuration or file."""
-
-    exit_code = 2
-
-
 @dataclass(frozen=True)
 class Problem:
     """One mistake. Everything except `what` may be unknown.
@@ -71,6 +65,15 @@ class Problem:
         lines = [_wrap(first, " " * len(first), self.what)]
         lines += [_wrap(f"   {label:<14}", _INDENT, text) for label, text in self.details().items()]
         return "\n".join(lines)
+
+
+class UserError(RunnerError):
+    """The user's mistake: a wrong command line, configuration or file."""
+
+    exit_code = 2
+
+    def __init__(self, problem: Problem | str) -> None:
+        super().__init__(problem.render_alone() if isinstance(problem, Problem) else problem)
 
 
 class ConfigError(UserError):

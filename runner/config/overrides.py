@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
@@ -150,6 +150,11 @@ def override_value(text: str) -> str:
     except HydraException:
         return typed
     return str(value) if isinstance(value, str) else typed
+
+
+def quoted(text: str) -> str:
+    """Return text as the value of an override, whatever characters it has."""
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | None:

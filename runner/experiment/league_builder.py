@@ -36,7 +36,7 @@ from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
 
 # Valid fixed players without a class.
-_POLICY_FILES = "a file of `python -m runner export` or a snapshot, or a _target_ that names a runner.league.Player"
+_POLICY_FILES = "a file of `runner export` or a snapshot, or a _target_ that names a runner.league.Player"
 
 
 class LeagueFeature(Feature):

@@ -89,7 +89,7 @@ def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
 def _fix_for_used(run_dir: Path) -> str:
     has_checkpoint = bool(list_checkpoints(run_dir / "checkpoints"))
     if has_checkpoint:
-        return f"set another hydra.run.dir, or resume the run with `python -m runner resume {run_dir}`"
+        return f"set another hydra.run.dir, or resume the run with `runner resume {run_dir}`"
     return "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
 
 

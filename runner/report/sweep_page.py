@@ -29,7 +29,7 @@ from runner.report.sweep_record import (
 from runner.sweep.statistics import Estimate, SeedGroup
 from runner.sweep.trials import Trial
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text, number_text, resume_command
-from runner.tracking.known_run import python_command
+from runner.tracking.known_run import runner_command
 
 
 def best_trial(record: SweepRecord) -> Iterator[Block]:
@@ -60,14 +60,14 @@ def _values_over_time(record: SweepRecord, trial: Trial) -> dict[str, str]:
 
 
 def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
-    run_dir, python = record.run_dir(trial), python_command()
+    run_dir, runner = record.run_dir(trial), runner_command()
     yield f"# resume it\n{resume_command(run_dir)}"
-    yield f"# evaluate it\n{python} -m runner evaluate {shlex.quote(str(run_dir))}"
+    yield f"# evaluate it\n{runner} evaluate {shlex.quote(str(run_dir))}"
     tuned = shlex.quote(f"conf/experiment/{record.experiment or 'experiment'}_tuned.yaml")
     folder = shlex.quote(str(record.path))
-    yield f"# an experiment file with the best values\n{python} -m runner sweep best {folder} --emit {tuned}"
+    yield f"# an experiment file with the best values\n{runner} sweep best {folder} -o {tuned}"
     if not record.mutations_of(trial):  # values that changed during the trial cannot be overrides
-        yield f"# train it alone\n{python} -m runner {shlex.join([*record.arguments, *trial.overrides])}"
+        yield f"# train it alone\n{runner} {shlex.join([*record.arguments, *trial.overrides])}"
 
 
 def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) -> Iterator[Block]:

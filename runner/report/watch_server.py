@@ -153,7 +153,7 @@ class FollowedFolder:
             body = _problem(str(error))
         except Exception as error:  # a bug in the report; the page shows it and may recover
             what = f"The page cannot be created: {type(error).__name__}: {error}."
-            body = _problem(f"{what} `python -m runner report {self._folder}` shows the stack trace.")
+            body = _problem(f"{what} `runner report {self._folder}` shows the stack trace.")
         return Update(f'"{hashlib.sha256(body).hexdigest()}"', body)
 
 

@@ -1,6 +1,6 @@
 """The conformance checker: tests any RLlink server from outside against each rule of docs/reference/rllink.md.
 
-`check_server` yields one result per rule, and `python -m runner rllink check` prints them. The rules are in
+`check_server` yields one result per rule, and `runner rllink check` prints them. The rules are in
 `check_rules.py` and `check_extensions.py`.
 """
 

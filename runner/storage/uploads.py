@@ -252,7 +252,7 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
     if resume_from is None:
         if names or "progress.jsonl" in stored:
             what, got = f"{KEY}: the store already has a run of this name", names[-1] if names else "progress.jsonl"
-            fix = f"use another hydra.run.dir or {KEY}, or python -m runner resume {files.url}"
+            fix = f"use another hydra.run.dir or {KEY}, or runner resume {files.url}"
             raise UserError(Problem(what, files.url, got, fix=fix).render_alone())
         return
     if not names or iteration_of(names[-1]) <= iteration_of(resume_from.name):
@@ -261,7 +261,7 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
     is_here = newest in list_checkpoints(run_dir / "checkpoints")
     if not is_here or (newest / MANIFEST).read_bytes() != files.read(manifest_path(names[-1])):
         what = f"{KEY}: the store has a newer checkpoint of this run than the run dir"
-        fix = f"use python -m runner resume {files.url} in another folder, or set {KEY}=null"
+        fix = f"use runner resume {files.url} in another folder, or set {KEY}=null"
         raise UserError(Problem(what, files.url, names[-1], fix=fix).render_alone())
 
 

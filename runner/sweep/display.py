@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.config.schemas import ExperimentConfig
+from runner.interrupts import request_end
 from runner.sweep.space import value_text
 from runner.sweep.statistics import rank_folder
 from runner.sweep.trials import SweepFolder, Trial, pareto_front
+from runner.tracking.display import READER_LEFT
 from runner.tracking.display_modes import is_capable_terminal
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, TimeLeft, count_text, duration_text
 
@@ -112,8 +114,12 @@ class SweepDisplay:
 
     def _print(self, *lines: str) -> None:
         if self._stream is not None:
-            with suppress(OSError, ValueError):  # the reader of a pipe has left: the sweep continues
+            try:
                 print(*lines, sep="\n", file=self._stream, flush=True)
+            except BrokenPipeError:
+                request_end(READER_LEFT)
+            except (OSError, ValueError):
+                pass  # a full disk or a closed stream does not stop the sweep
 
 
 def counts_text(folder: SweepFolder) -> str:

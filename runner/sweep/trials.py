@@ -128,7 +128,8 @@ class SweepFolder:
             UserError: there is no sweep, or it cannot be read.
         """
         if not (path / FOLDER_FILE).is_file():
-            raise UserError(f"{path} is not the folder of a sweep: it does not contain {FOLDER_FILE}")
+            what, got = "this is not the folder of a sweep", f"it does not contain {FOLDER_FILE}"
+            raise UserError(Problem(what, str(path), got, "outputs/EXPERIMENT/sweeps/NAME"))
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
         folder._catch_up(newest_of, is_running=owner_of(path) is not None)
         return folder
@@ -183,8 +184,8 @@ class SweepFolder:
         for number, read in enumerate(self._log.read()):
             fault = _find_fault(read)
             if fault is not None:
-                problem = Problem(f"this line is not a trial: {fault}", f"{self._log.path}:{number + 1}")
-                raise UserError(problem.render_alone())
+                what = f"this line is not a valid trial: {fault}"
+                raise UserError(Problem(what, f"{self._log.path}:{number + 1}"))
             trial = trials.setdefault(read["number"], Trial(read["number"], {}))
             for name in ("combination", "status", "reason", "result", "num_failures", "changed"):
                 setattr(trial, name, read.get(name, getattr(trial, name)))
@@ -256,20 +257,15 @@ def _append(log: ProgressLog, row: Mapping[str, Any], kind: str) -> None:
 def _check_empty(path: Path) -> None:
     others = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
     if others:
-        raise UserError(
-            f"{path} holds something other than a sweep: {', '.join(others[:3])}\n"
-            "   fix           choose an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
-        )
+        what, got = "the folder holds files that are not a sweep", ", ".join(others[:3])
+        raise UserError(Problem(what, str(path), got, fix="another sweep.name or hydra.sweep.dir"))
 
 
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_change: bool) -> None:
     changes = difference(before, now)
     if changes and not may_change:
-        listed = "\n".join(f"            {line}" for line in changes)
-        raise UserError(
-            f"{path} holds a different sweep; the differences are\n{listed}\n"
-            "   fix           use the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
-        )
+        fix = "the same overrides, sweep.on_change=extend to add to the sweep, or another sweep.name"
+        raise UserError(Problem("the folder holds a different sweep", str(path), "\n".join(changes), fix=fix))
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -288,7 +284,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         if not all(isinstance(text, str) for text in content.get("arguments", [])):
             raise ValueError("its arguments are not strings")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read: {error}\n   fix           choose another sweep.name") from error
+        raise UserError(Problem(f"the sweep cannot be read: {error}", str(file), fix="another sweep.name")) from error
     return dict(content)
 
 

@@ -15,8 +15,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from runner.interrupts import request_end
 from runner.tracking import headline
 from runner.tracking.headline import TimeLeft
+
+READER_LEFT = "the reader of the output has left"
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,10 @@ class PlainDisplay:
             self._stream.flush()
         except UnicodeEncodeError:
             self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
+        except BrokenPipeError:
+            request_end(READER_LEFT)
         except (OSError, ValueError):
-            pass  # the reader of a pipe has exited, or the stream is closed; training continues
+            pass  # a full disk or a closed stream does not stop the training
 
 
 def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.tracking.known_run import python_command, ui_command
+from runner.tracking.known_run import runner_command, ui_command
 from runner.tracking.plain_values import finite_number
 
 ITERATION = "training_iteration"
@@ -254,7 +254,7 @@ def report_command(run_dir: str | os.PathLike[str]) -> str:
 
 
 def _command(verb: str, run_dir: str | os.PathLike[str]) -> str:
-    return f"{python_command()} -m runner {verb} {shlex.quote(os.fspath(run_dir))}"
+    return f"{runner_command()} {verb} {shlex.quote(os.fspath(run_dir))}"
 
 
 def _time_text(seconds: float) -> str:

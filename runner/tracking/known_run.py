@@ -127,10 +127,12 @@ def ui_command(tracking_uri: str) -> str:
     return f"{mlflow} ui --backend-store-uri {shlex.quote(tracking_uri)}"
 
 
-def python_command() -> str:
-    """Return `python` if it is this interpreter, else its path, for commands shown to users."""
-    found = shutil.which("python")
-    return "python" if found and Path(found) == Path(sys.executable) else shlex.quote(sys.executable)
+def runner_command() -> str:
+    """Return the command `runner` if it is installed beside this interpreter, else `PYTHON -m runner`."""
+    found = shutil.which("runner")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "runner"
+    return f"{shlex.quote(sys.executable)} -m runner"
 
 
 class StoreNotWritableError(Exception):

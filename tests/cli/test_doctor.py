@@ -12,7 +12,7 @@ import av
 import pytest
 
 from runner.cli import doctor
-from runner.cli.doctor import BROKEN, MISSING, OK, Finding, examine
+from runner.cli.doctor import BROKEN, OK, OPTIONAL, Finding, examine
 from runner.cli.main import main
 from tests.conftest import ROOT
 
@@ -39,7 +39,7 @@ def doctored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "ok       python" in printed
+    assert "ok        python" in printed
     assert "cores, " in printed
     assert BROKEN not in printed
 
@@ -54,8 +54,8 @@ def test_command_of_a_folder_that_is_gone(
 
 def test_extras(doctored: str) -> None:
     of_doctored = found(doctored)
-    assert of_doctored["extra rare"] == Finding("extra rare", MISSING, 'pip install "doctored[rare]"')
-    assert of_doctored["extra future"].state == MISSING
+    assert of_doctored["extra rare"] == Finding("extra rare", OPTIONAL, 'pip install "doctored[rare]"')
+    assert of_doctored["extra future"].state == OPTIONAL
     assert of_doctored["extra common"] == Finding("extra common", OK, "torch")
     assert "extra test" not in of_doctored
 
@@ -78,21 +78,21 @@ def test_no_compiler() -> None:
     environment = {**os.environ, "CXX": "no-such-compiler"}  # torch looks once in a process
     command = [sys.executable, "-m", "runner", "doctor"]
     printed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "missing  compiler" in printed
+    assert "optional  compiler" in printed
     assert "for learners.compile=true: g++ or clang++" in printed
 
 
 def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found()["ray"].state == OK
     monkeypatch.setattr(doctor, "_LEAST_SHARED_BYTES", 2**60)
-    assert found()["ray"].state == MISSING
+    assert found()["ray"].state == OPTIONAL
     assert "--shm-size" in found()["ray"].text
 
 
 def test_videos(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found()["video"] == Finding("video", OK, "MP4 by libx264, for evaluation.video and play --output")
+    assert found()["video"] == Finding("video", OK, "MP4 by libx264, for evaluation.video and play -o")
     monkeypatch.setattr(av, "codecs_available", {"mpeg4"})
-    assert found()["video"].state == MISSING
+    assert found()["video"].state == OPTIONAL
     assert "MP4 by mpeg4, which browsers do not show" in found()["video"].text
 
 
@@ -100,14 +100,14 @@ def test_videos(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    assert found()["display"].state == MISSING
+    assert found()["display"].state == OPTIONAL
     monkeypatch.setenv("DISPLAY", ":0")
     assert found()["display"].state == OK
 
 
 def test_browsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_BROWSERS", ("some-browser",))
-    assert found()["browser"].state == MISSING
+    assert found()["browser"].state == OPTIONAL
     program = tmp_path / "some-browser"
     program.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -121,7 +121,7 @@ def test_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
         assert found()["cluster"] == Finding("cluster", OK, f"{address} answers, which RAY_ADDRESS names")
-    assert found()["cluster"].state == MISSING
+    assert found()["cluster"].state == OPTIONAL
     assert f"nothing answers at {address}" in found()["cluster"].text
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
-    assert found()["cluster"].state == MISSING
+    assert found()["cluster"].state == OPTIONAL

@@ -32,7 +32,7 @@ def run_dir(copy_of_run: Callable[..., Path]) -> Path:
 
 
 def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
-    outcome = run_main("export", "run", "--format", "onnx", "policy.onnx")
+    outcome = run_main("export", "run", "--format", "onnx", "-o", "policy.onnx")
     assert (outcome.code, outcome.err) == (0, "")
     content = (tmp_path / "policy.onnx").read_bytes()
     assert f"policy.onnx, {len(content):,} bytes" in outcome.out
@@ -45,21 +45,21 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     action, extra = policy.act(np.zeros(4, np.float32))
     assert action in (0, 1)
     assert extra["action_dist_inputs"].shape == (2,)
-    again = run_main("export", "run", "policy.onnx")
+    again = run_main("export", "run", "--output", "policy.onnx")
     assert again.code == 2
     assert again.err == (
         "the file exists already\n   where         policy.onnx\n"
-        "   expected      another file, or --force to overwrite it\n"
+        "   fix           another file, or --force to overwrite it\n"
     )
     (tmp_path / "policy.onnx").write_bytes(b"old")
-    assert run_main("export", "run", "policy.onnx", "--force").code == 0
+    assert run_main("export", "run", "-o", "policy.onnx", "--force").code == 0
     assert (tmp_path / "policy.onnx").read_bytes() == content
 
 
 def test_a_run_becomes_a_torch_program(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
     import torch
 
-    outcome = run_main("export", "run", "policy.pt2")
+    outcome = run_main("export", "run", "-o", "policy.pt2")
     assert (outcome.code, outcome.err) == (0, "")
     files = {"manifest.json": ""}
     program = torch.export.load(tmp_path / "policy.pt2", extra_files=files).module()
@@ -71,7 +71,7 @@ def test_a_run_becomes_a_torch_program(run_main: RunMain, run_dir: Path, tmp_pat
 
 def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
     assert run_main(*MULTI_AGENT).code == 0
-    outcome = run_main("export", "run", "policy.onnx")
+    outcome = run_main("export", "run", "--output", "policy.onnx")
     assert outcome.code == 2
     assert "the run has several modules" in outcome.err
     modules = outcome.err.partition("--module ")[2].split()[0].split("|")
@@ -88,13 +88,19 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run"], "FILE is missing"),
-        ([], "RUN_DIR is missing"),
-        (["run", "policy"], "the format of policy is not known\n   expected      --format onnx or --format pt2"),
-        (["run", "policy.onnx", "--format", "onx"], "unknown format onx"),
+        (["run"], "--output is missing"),
+        ([], "RUN is missing"),
+        (
+            ["run", "-o", "policy"],
+            "the suffix of the file names no format\n   where         policy\n   expected      .onnx",
+        ),
+        (
+            ["run", "policy.onnx", "--format", "onx"],
+            "--format is not valid\n   got           onx\n   expected      onnx, pt2",
+        ),
         (["run", "policy.onnx", "--format"], "--format needs a value"),
         (["run", "policy.onnx", "--forse"], "did you mean  --force"),
-        (["run", "policy.onnx", "another"], "another is no override"),
+        (["run", "policy.onnx", "another"], "another is one word too many"),
         (["nowhere", "policy.onnx"], "folder not found"),
         (["run", "run", "--format", "onnx"], "this is a folder"),
         (["run", "policy.onnx", "module.fcnet_hiddens=[3]"], "module.fcnet_hiddens cannot change"),
@@ -114,8 +120,8 @@ def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told:
     ("arguments", "told"),
     [
         (["run"], "--name is missing"),
-        (["run", "--name", "x", "--if", "best"], "no condition: best"),
-        (["run", "--name", "x", "--if", "a >= b"], "no condition: a >= b"),
+        (["run", "--name", "x", "--assert", "best"], "--assert is not a valid condition\n   got           best"),
+        (["run", "--name", "x", "--if", "a >= b"], "got           a >= b"),
         (["nowhere", "--name", "x"], "folder not found"),
     ],
 )
@@ -140,9 +146,9 @@ def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path, monkeypa
     assert outcome.code == 0, outcome.err
 
     metric = "evaluation/env_runners/episode_return_mean"
-    outcome = run_main("register", "outputs/run", "--name", "cartpole", "--if", f"{metric} >= 1e9")
+    outcome = run_main("register", "outputs/run", "--name", "cartpole", "--assert", f"{metric} >= 1e9")
     assert outcome.code == 1
-    assert "not registered: the run is not good enough" in outcome.err
+    assert "not registered: an assertion does not hold" in outcome.err
     assert f"expected      {metric} >= 1e+09" in outcome.err
     outcome = run_main("register", "outputs/run", "--name", "cartpole", "--if", f"{metric[:-1]} >= 1")
     assert outcome.code == 2

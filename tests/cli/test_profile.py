@@ -73,15 +73,21 @@ def test_the_page_needs_no_network_and_draws_within_its_width(run_main: RunMain,
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--iterations", "0"], "--iterations 0\n   expected      an integer of 1 or more"),
-        (["--iterations=many"], "--iterations many\n   expected      an integer of 1 or more"),
-        (["--warmup", "-1"], "--warmup -1\n   expected      an integer of 0 or more"),
-        (["--iteration", "2"], "unknown option --iteration\n   expected      --iterations"),
+        (
+            ["--iterations", "0"],
+            "--iterations is not valid\n   got           0\n   expected      an integer of 1 or more",
+        ),
+        (["--iterations=many"], "got           many\n   expected      an integer of 1 or more"),
+        (["--warmup", "-1"], "got           -1\n   expected      an integer of 0 or more"),
+        (
+            ["--iteration", "2"],
+            "--iteration is not an option of `runner profile`\n   expected      --iterations, --warmup",
+        ),
         (["--output", "."], "the file cannot be written: this is a folder"),
         (["algorithm.gama=1"], "unknown key algorithm.gama"),
         (["experiment=ppo_cartpol"], "did you mean  ppo_cartpole"),
-        (["outputs"], "outputs is no override\n   expected      python -m runner profile +experiment=NAME"),
-        (["-m"], "unknown option -m"),
+        (["outputs"], "outputs is not an override\n   expected      KEY=VALUE"),
+        (["-m"], "-m is an option of `runner train`"),
         (["experiment=ppo_external_cartpole"], "profile does not support external simulators"),
     ],
 )

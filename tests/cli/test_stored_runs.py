@@ -199,7 +199,7 @@ def test_a_path_with_an_equals_sign_is_no_override(
 
 def test_a_missing_run_dir_is_still_missing(run_main: RunMain) -> None:
     outcome = run_main("resume", "stop.env_runners/episode_return_mean=450")
-    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "RUN_DIR is missing")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "RUN is missing")
 
 
 def test_quotes_around_the_run_dir_are_read_as_hydra_reads_them(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from runner.cli.verbs import VERBS
+from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.help import general_help, verb_help
+from runner.cli.main import main
+from runner.cli.verbs import GROUPS, VERBS, options_of
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -61,78 +66,158 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["validte"], "did you mean  validate"),
-        (["train"], "unknown verb train"),
-        (
-            [CARTPOLE, "--cfg", "job"],
-            "--cfg is a flag of Hydra that runner does not have\n   expected      python -m runner show",
-        ),
-        ([CARTPOLE, "--resolve"], "python -m runner show"),
-        ([CARTPOLE, "--info"], "python -m runner show"),
-        (["-cn", "ppo_cartpole"], "experiment=NAME"),
-        (["--config-name=ppo_cartpole"], "experiment=NAME"),
-        (["--hydra-help"], "python -m runner --help"),
-        (["evaluate", "--cfg=job"], "python -m runner show"),
+        (["validte"], "validte is not a verb\n   expected      train, sweep, resume"),
+        (["validte"], "did you mean  validate\n   fix           runner help"),
+        (["ppo_cartpole", "seed=1"], "fix           runner train ppo_cartpole seed=1"),
+        (["import"], "import needs a command\n   expected      import sb3-zoo, import rllib"),
+        (["rllink", "chek"], "did you mean  rllink check"),
+        (["train"], "EXPERIMENT is missing"),
+        (["sweep", "bets", "x"], "x is not an override\n   expected      KEY=VALUE, GROUP=OPTION or ~KEY"),
+        ([CARTPOLE, "--cfg", "job"], "--cfg is a flag of Hydra, which runner does not have"),
+        ([CARTPOLE, "--cfg", "job"], f"fix           runner show {CARTPOLE}"),
+        ([CARTPOLE, "--resolve"], "runner show"),
+        (["-cn", "ppo_cartpole"], "runner train EXPERIMENT"),
+        (["--config-name=ppo_cartpole"], "runner train EXPERIMENT"),
+        (["--hydra-help"], "runner help"),
+        (["-sc"], "runner completion bash"),
+        (["evaluate", "--cfg=job"], "runner show"),
         (["-cd", "nowhere", CARTPOLE], "no such folder"),
         (["--confg-dir=x"], "did you mean  --config-dir"),
-        (["validate", "--config-dir"], "--config-dir needs a folder"),
+        (["evaluate", "x", "--jsn"], "did you mean  --json"),
+        (["validate", "--config-dir"], "--config-dir needs a value"),
         (["validate", "--config-dir", "nowhere", CARTPOLE], "no such folder"),
-        (["validate", "ppo_cartpole"], "ppo_cartpole is no override"),
-        ([CARTPOLE, "seed"], "seed is no override"),
+        (["validate", CARTPOLE, "--format", "githb"], "expected      text, github\n   did you mean  github"),
+        (["evaluate", "x", "--episodes", "0"], "expected      an integer of 1 or more"),
+        ([CARTPOLE, "seed"], "seed is not an override"),
+        (["list", "env", "x*", "y"], "y is one word too many"),
+        (["list", "enw"], "enw is not a group"),
+        (["list", "experiments", "sarsa*"], "no name matches sarsa*"),
+        (["resume", "latest"], "there is no run in outputs"),
     ],
 )
-def test_wrong_command_lines(run_cli: RunCli, arguments: list[str], message: str) -> None:
-    result = run_cli(*arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_command_lines(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert "Traceback" not in printed.err
 
 
-def test_help_and_version(run_cli: RunCli) -> None:
-    result = run_cli("--help")
-    assert result.returncode == 0
-    assert all(verb in result.stdout for verb in ("validate", "show", "list", "resume", "evaluate", "130"))
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",), ("help", "evaluate"), ("evaluate", "-h")])
+def test_help(run_cli: RunCli, arguments: tuple[str, ...]) -> None:
+    result = run_cli(*arguments, code=HEAVY_IMPORTS)
+    assert (result.returncode, result.stderr) == (0, "[]\n")
+    assert result.stdout.startswith("usage: runner ")
+    assert "evaluate" in result.stdout
+
+
+def test_without_arguments_and_version(run_cli: RunCli) -> None:
     assert run_cli().returncode == 2
     assert run_cli("--version").stdout.startswith("runner ")
+    assert run_cli("-V").stdout.startswith("runner ")
+
+
+def test_help_names_every_verb_on_one_line() -> None:
+    text = general_help()
+    assert all(group in text.splitlines() for group in GROUPS)
+    for name, verb in VERBS.items():
+        assert f"  {' '.join([name, *verb.words])} " in text
+        assert find_spec(verb.module) is not None
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) < 70
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_a_verb(name: str) -> None:
+    text = verb_help(name)
+    assert all(option.usage in text for option in options_of(name))
+    assert all(f"  runner {example}\n" in text for example in VERBS[name].examples)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("example", [example for verb in VERBS.values() for example in verb.examples])
+def test_examples_are_accepted(example: str) -> None:
+    parse_arguments(shlex.split(example.partition(" > ")[0]))
+
+
+def test_words_and_options_in_any_order() -> None:
+    expected = Arguments("train", (), ("experiment=ppo_cartpole", "seed=7"), {"--budget": ("1h",), "--quiet": ("",)})
+    for line in (
+        "train ppo_cartpole seed=7 --budget 1h -q",
+        "-q --budget=1h train ppo_cartpole seed=7",
+        "train --budget 1h --quiet ppo_cartpole seed=7",
+        "experiment=ppo_cartpole seed=7 -q --budget 1h",
+    ):
+        parsed = parse_arguments(line.split())
+        assert (parsed.verb, parsed.words, parsed.overrides) == (expected.verb, expected.words, expected.overrides)
+        assert parsed.options == expected.options
+
+
+def test_a_sweep_is_the_verb_or_the_option() -> None:
+    assert parse_arguments(["sweep", "ppo_cartpole", "seed=1,2"]).is_multirun
+    assert parse_arguments(["-m", "experiment=ppo_cartpole", "seed=1,2"]).is_multirun
+    assert parse_arguments(["sweep", "best", "x"]).verb == "sweep best"
+
+
+def test_earlier_spellings_print_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_arguments(["sweep", "best", "s", "--emit", "f"]).value("--output") == "f"
+    assert parse_arguments(["register", "r", "--if", "a > 1"]).assertions == ("a > 1",)
+    assert capsys.readouterr().err.splitlines() == ["note: --emit is now -o/--output", "note: --if is now --assert"]
+
+
+def test_quiet(run_cli: RunCli) -> None:
+    assert run_cli("validate", "ppo_cartpole", "-q").stdout == ""
+    result = run_cli("validate", "ppo_cartpole", "-q", "seed=-1", "--debug")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" in result.stderr
+
+
+def test_validate_as_json(run_cli: RunCli) -> None:
+    result = run_cli("validate", "ppo_cartpole", "seed=-1", "--json")
+    [problem] = json.loads(result.stdout)["problems"]
+    assert (result.returncode, problem["where"], problem["got"]) == (2, "override seed=-1", "-1")
+    assert json.loads(run_cli("validate", "ppo_cartpole", "--json").stdout)["problems"] == []
 
 
 def test_list(run_cli: RunCli, tmp_path: Path) -> None:
     mine = tmp_path / "my_conf" / "experiment"
     mine.mkdir(parents=True)
-    (mine / "maze.yaml").write_text("# @package _global_\n# Out of the maze.\nseed: 1\n")
+    (mine / "maze.yaml").write_text("# @package _global_\n# Out of the maze. It is hard.\nseed: 1\n")
     lines = run_cli("list", "--config-dir", "my_conf").stdout.splitlines()
-    assert lines[0] == "experiments: +experiment=NAME"
+    assert lines[0] == "experiments: runner train NAME"
     assert any(line.split() == ["maze", "Out", "of", "the", "maze."] for line in lines)
-    assert any(line.split()[:4] == ["ppo_cartpole", "PPO", "on", "CartPole-v1"] for line in lines)
+    assert any(line.startswith("  ppo_cartpole ") for line in lines)
     assert any(line.startswith("algorithm: algorithm=NAME (default ppo)") for line in lines)
+    assert max(map(len, lines)) <= 100
 
 
-def test_descriptions_are_whole_sentences(run_cli: RunCli) -> None:
-    lines = {line.split()[0]: line for line in run_cli("list").stdout.splitlines() if line.startswith("  ")}
-    assert lines["pb2"].endswith("2002.02518); all of them are intervals.")
-    assert lines["pbt"].endswith("(Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846).")
-    assert lines["cql_pendulum"].endswith("give them with offline.input_=...")
-    cut = [name for name, line in lines.items() if not line.endswith((".", "!", "?"))]
-    assert not cut
-
-
-def test_every_verb_stands_in_the_help(run_cli: RunCli) -> None:
-    text = run_cli("--help").stdout
-    for name, verb in VERBS.items():
-        assert verb.meaning in text
-        assert f"python -m runner {verb.example}" in text
-        assert find_spec(verb.module) is not None
-        assert name is None or f"\n  {name}" in text
+def test_list_a_group_and_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "experiments", "dqn_*"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "experiments: runner train NAME"
+    assert lines
+    assert all(line.startswith("  dqn_") for line in lines)
+    assert main(["list", "env", "--json"]) == 0
+    assert "cartpole" in json.loads(capsys.readouterr().out)["env"]
 
 
 @pytest.mark.parametrize(
     ("verb", "option", "message"),
-    [("show", "--build", "option of validate"), ("validate", "--profile", "option of show")],
+    [
+        ("show", "--build", "--build is an option of `runner validate`, not of `runner show`"),
+        ("validate", "--timings", "--timings is an option of `runner show`, not of `runner validate`"),
+    ],
 )
-def test_an_option_of_another_verb(run_cli: RunCli, verb: str, option: str, message: str) -> None:
-    result = run_cli(verb, CARTPOLE, option)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr
+def test_an_option_of_another_verb(verb: str, option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, CARTPOLE, option]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_show(run_cli: RunCli) -> None:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from markdown_it import MarkdownIt
 
-from runner.cli.verbs import VERBS
+from runner.cli.arguments import split_verb
 from tests.conftest import ROOT, WAIT_S
 from tests.documented import outputs
 from tests.documented.outputs import Block
@@ -42,6 +42,7 @@ OTHER_EPISODES = "evaluation.evaluation_duration=3"  # so many are not what a ru
 STAND_INS = {
     " [overrides]": "",
     "RUN_DIR": "outputs/run",
+    "OTHER_RUN": "outputs/run",
     "SWEEP_DIR": "outputs/sweep",
     "outputs/ppo_cartpole/sweeps/NAME": "outputs/sweep",
     "outputs/ppo_cartpole/DATE/TIME": "outputs/run",
@@ -97,7 +98,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def _as_make_runs_it(command: re.Match[str]) -> str:
-    return f"python -m runner {command[1] or '+experiment=ppo_cartpole'}"
+    return f"runner {command[1] or '+experiment=ppo_cartpole'}"
 
 
 def commands_of(page: str) -> list[str]:
@@ -114,8 +115,10 @@ def write_files_of(page: str, folder: Path) -> None:
 
 
 def is_only_validated(arguments: Sequence[str]) -> bool:
-    """Whether the arguments of `python -m runner` are a sweep's, or a run's that waits for simulators."""
-    return "-m" in arguments or (arguments[0] not in VERBS and any("external" in argument for argument in arguments))
+    """Whether the arguments of `runner` are a sweep's, or a run's that waits for simulators."""
+    verb = split_verb(arguments)[0]
+    is_external = verb == "train" and any("external" in argument for argument in arguments)
+    return verb == "sweep" or "-m" in arguments or is_external
 
 
 def why_not_run(command: str) -> str | None:
@@ -123,8 +126,17 @@ def why_not_run(command: str) -> str | None:
 
 
 def is_run_otherwise(command: str) -> bool:
-    _, is_runner, arguments = command.partition("python -m runner ")
-    return why_not_run(command) is not None or (bool(is_runner) and is_only_validated(words_of(arguments)))
+    arguments = arguments_of(command)
+    return why_not_run(command) is not None or (arguments is not None and is_only_validated(arguments))
+
+
+def arguments_of(command: str) -> list[str] | None:
+    """The arguments of a command `runner` or `python -m runner`; None for another command."""
+    words = words_of(command.removeprefix("PYTHONPATH=. "))
+    for program in (["runner"], ["python", "-m", "runner"]):
+        if words[: len(program)] == program:
+            return words[len(program) :]
+    return None
 
 
 def words_of(command: str) -> list[str]:
@@ -153,13 +165,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "tests" / "data" / "rllib_configs" / "ppo_cartpole.json", folder / "config.json")
     commands = [
         f"+experiment=ppo_cartpole {SHORT} {FEW_EPISODES} hydra.run.dir=outputs/run",
-        f"-m +experiment=ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
-        *(f"record outputs/run offline.output=data/{name} {EPISODES}" for name in ("expert", "held_out", "cartpole")),
+        f"sweep ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
+        *(f"record outputs/run -o data/{name} {EPISODES}" for name in ("expert", "held_out", "cartpole")),
         f"+experiment=ppo_pendulum {SHORT} {WHOLE_EPISODES} offline.output=data/pendulum",
         f"+experiment=ppo_multi_agent_cartpole {SHORT} offline.output=data/agents",
         f"+experiment=ppo_cartpole {TRACKED} {FEW_EPISODES} hydra.run.dir=outputs/cartpole",
-        "convert offline.input_=data/expert offline.output=theirs offline.output_write_episodes=false",
-        "export outputs/run --format onnx policy.onnx",
+        "convert data/expert theirs offline.output_write_episodes=false",
+        "export outputs/run -o policy.onnx",
     ]
     for command in commands:
         run(folder, ["-m", "runner", *command.split()])
@@ -189,26 +201,29 @@ def run(folder: Path, arguments: Sequence[str], codes: Sequence[int] = (0,)) -> 
 
 
 def reduced(arguments: list[str]) -> tuple[list[str], Sequence[int]]:
-    """The same arguments of `python -m runner` at a size for tests, and the exit codes that are right."""
-    verb = arguments[0] if arguments[0] in VERBS else None
+    """The same arguments of `runner` at a size for tests, and the exit codes that are right."""
+    verb, rest = split_verb(arguments)
     if is_only_validated(arguments):
-        return ["validate", *without_judgement(arguments)], [0]
+        return ["validate", *(["-m"] if verb == "sweep" else []), *without_judgement(rest)], [0]
     if verb == "validate":
         return arguments, [2 if MISTAKES.intersection(arguments) else 0]
-    if verb in (None, "resume"):
-        short = [GO_ON] if verb and "--module-only" not in arguments else SHORT.split()
+    if verb in ("train", "resume"):
+        short = [GO_ON] if verb == "resume" and "--module-only" not in arguments else SHORT.split()
         if any(argument.startswith("offline.output=") for argument in arguments):
             short += [WHOLE_EPISODES]
         return [*arguments, *short, FEW_EPISODES], [0, 3] if "--assert" in arguments else [0]
     if verb == "register":
-        return arguments, [0, 1]
+        return arguments, [0, 3]
+    if "--episodes" in arguments:
+        place = arguments.index("--episodes")
+        return [*arguments[: place + 1], "3", *arguments[place + 2 :]], [0]
     return [*arguments, OTHER_EPISODES] if verb in ("evaluate", "record") else arguments, [0]
 
 
 def make_room(folder: Path, arguments: Sequence[str]) -> None:
     """Remove what the command writes, where it is there already."""
     written = [word.partition("=")[2] for word in arguments if word.startswith(("hydra.run.dir=", "offline.output="))]
-    written += [word for before, word in pairwise(arguments) if before in ("--emit", "--output", "onnx")]
+    written += [word for before, word in pairwise(arguments) if before in ("-o", "--output")]
     for path in map(folder.joinpath, written):
         if path.is_dir():
             shutil.rmtree(path)
@@ -248,8 +263,8 @@ def run_block(here: Path, commands: Sequence[str]) -> str:
         words = words_of(command.removeprefix("PYTHONPATH=. "))
         if words[0] == "cd":
             here = here / words[1]
-        elif words[:3] == ["python", "-m", "runner"]:
-            arguments, codes = reduced(words[3:])
+        elif (typed := arguments_of(command)) is not None:
+            arguments, codes = reduced(typed)
             if arguments[0] != "validate":
                 make_room(here, arguments)
             printed.append(run(here, ["-m", "runner", *arguments], codes))

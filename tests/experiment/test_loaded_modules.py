@@ -388,7 +388,7 @@ def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
 def test_other_verbs_have_no_such_option(run_main: Run, verb: tuple[str, ...]) -> None:
     outcome = run_main(*verb, "--module-only")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("--module-only is an option of resume")
+    assert outcome.err.startswith("--module-only is an option of `runner resume`")
 
 
 @pytest.mark.slow

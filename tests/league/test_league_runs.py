@@ -243,7 +243,7 @@ def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) ->
     assert "does not contain runner_manifest" in problem.what
     assert problem.where == "league.fixed.old"
     assert problem.got == str(path)
-    assert "`python -m runner export`" in (problem.expected or "")
+    assert "`runner export`" in (problem.expected or "")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
     with serving(FollowedFolder(run_dir, Broken(run_dir))) as server:
         for number in (2, 3):
             problem = update_of(server)["problem"]
-            assert problem.startswith("The page cannot be created: KeyError: 'lr'. `python -m runner report ")
+            assert problem.startswith("The page cannot be created: KeyError: 'lr'. `runner report ")
             with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
                 log.append(progress_line(number))
     assert num_pages == 1
@@ -316,11 +316,11 @@ def test_a_real_run_is_followed_until_ctrl_c(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "got           no such folder"),
-        (["."], "none of these files is there"),
+        (["nothing"], "got           the folder does not exist"),
+        (["."], "got           none of these files"),
         (["run", "--port", "eighty"], "got           eighty"),
         (["run", "--port", "65536"], "got           65536"),
-        (["run", "--output", "page.html"], "--output is not for --watch"),
+        (["run", "--output", "page.html"], "--output has no effect with --watch"),
     ],
 )
 def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -338,4 +338,4 @@ def test_a_port_that_is_taken(run_main: Callable[..., Outcome], tmp_path: Path) 
     assert outcome.code == 2
     assert f"where         --port {port}" in outcome.err
     assert "in use" in outcome.err
-    assert "--port is for --watch" in run_main("report", "run", "--port", port).err
+    assert "--port needs --watch" in run_main("report", "run", "--port", port).err

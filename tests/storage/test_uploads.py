@@ -300,7 +300,7 @@ HELD = Problem(
     "checkpoint.upload_to: the store already has a run of this name",
     where="faulty://runs/run",
     got="iteration_000002",
-    fix="use another hydra.run.dir or checkpoint.upload_to, or python -m runner resume faulty://runs/run",
+    fix="use another hydra.run.dir or checkpoint.upload_to, or runner resume faulty://runs/run",
 )
 
 
@@ -327,7 +327,7 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
             "checkpoint.upload_to: the store has a newer checkpoint of this run than the run dir",
             where="faulty://runs/run",
             got="iteration_000004",
-            fix="use python -m runner resume faulty://runs/run in another folder, or set checkpoint.upload_to=null",
+            fix="use runner resume faulty://runs/run in another folder, or set checkpoint.upload_to=null",
         )
     ]
     fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")

@@ -73,9 +73,9 @@ def test_the_experiment_that_is_written_means_the_same(run_main: Run, tmp_path: 
     fixed = [text for text in FIXED if "experiment" not in combination or "+experiment" not in text]
     folder = make_sweep(tmp_path / "s", [(combination, 1.0)], fixed)
     file = tmp_path / "mine" / "experiment" / "tuned.yaml"
-    outcome = run_main("sweep", "best", str(tmp_path / "s"), "--emit", str(file))
+    outcome = run_main("sweep", "best", str(tmp_path / "s"), "-o", str(file))
     assert outcome.code == 0, outcome.err
-    assert f"+experiment=tuned --config-dir {tmp_path / 'mine'}" in outcome.out
+    assert f"runner train tuned --config-dir {tmp_path / 'mine'}" in outcome.out
     trial_overrides = [text for text in folder.trials[0].overrides if not text.startswith("seed=")]
     assert config_of(["+experiment=tuned"], tmp_path / "mine") == config_of([*fixed, *trial_overrides])
     before = file.read_text()
@@ -86,10 +86,10 @@ def test_the_experiment_that_is_written_means_the_same(run_main: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bets", "x"], "did you mean  best"),
-        (["best"], "takes one folder"),
-        (["best", "."], "is not the folder of a sweep: it does not contain sweep.json"),
-        (["best", "s"], "no trial of s has a value"),
+        (["bets", "x"], "did you mean  sweep best"),
+        (["best"], "SWEEP is missing"),
+        (["best", "."], "it does not contain sweep.json"),
+        (["best", "s"], "no trial has reported"),
     ],
 )
 def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], message: str) -> None:

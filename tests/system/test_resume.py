@@ -370,7 +370,7 @@ def test_what_a_resume_refuses(
 def test_options_that_a_resume_does_not_take(run_main: Run, run_dir: Path, option: str) -> None:
     outcome = run_main("resume", str(run_dir), option)
     assert outcome.code == 2
-    assert "a stored run takes neither --multirun nor --config-dir" in outcome.err
+    assert ("--multirun is an option of" in outcome.err) or ("--config-dir needs --module-only" in outcome.err)
 
 
 def test_another_number_of_sub_environments_starts_new_episodes(run_main: Run, run_dir: Path) -> None:

@@ -295,7 +295,7 @@ def test_summary(monkeypatch: pytest.MonkeyPatch) -> None:
         evaluation_return=500.0,
         checkpoint=Path("/outputs/ppo_cartpole/2026-01-31/10-00-00/checkpoints/iteration_000050"),
         tracking_uri="sqlite:////outputs/mlflow.db",
-        resume_command="python -m runner resume /outputs/ppo_cartpole/2026-01-31/10-00-00",
+        resume_command="runner resume /outputs/ppo_cartpole/2026-01-31/10-00-00",
         warnings=["MLflow: 3 of 400 metric values were not written"],
     )
     assert list(summary_lines(summary)) == [
@@ -307,7 +307,7 @@ def test_summary(monkeypatch: pytest.MonkeyPatch) -> None:
         "  run dir     /outputs/ppo_cartpole/2026-01-31/10-00-00",
         "  checkpoint  /outputs/ppo_cartpole/2026-01-31/10-00-00/checkpoints/iteration_000050",
         "  MLflow      mlflow ui --backend-store-uri sqlite:////outputs/mlflow.db",
-        "  resume      python -m runner resume /outputs/ppo_cartpole/2026-01-31/10-00-00",
+        "  resume      runner resume /outputs/ppo_cartpole/2026-01-31/10-00-00",
         "warning: MLflow: 3 of 400 metric values were not written",
     ]
 

@@ -300,7 +300,7 @@ def check_env_episode_options(config: OfflineConfig) -> None:
             f"offline.{name}",
             str(getattr(config, name)).lower(),
             expected,
-            fix="record in this format, then use python -m runner convert",
+            fix="record in this format, then use runner convert",
         )
         for name, (expected, is_so) in options.items()
         if not is_so

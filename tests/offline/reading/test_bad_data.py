@@ -744,7 +744,7 @@ def test_env_episodes_of_several_agents_are_rows(run_main: Run, tmp_path: Path) 
     assert_refused(outcome)
     where = "offline.output_write_episodes"
     what = "multi-agent env episodes can only be recorded as one row per episode"
-    fix = "record in this format, then use python -m runner convert"
+    fix = "record in this format, then use runner convert"
     problem = Problem(what, where, "false", "true", fix=fix)
     assert_error(outcome.err, config_error(problem), tmp_path)
     assert not (tmp_path / "o").exists()

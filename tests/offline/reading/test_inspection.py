@@ -123,10 +123,17 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
     ("arguments", "expected"),
     [
         (["expart"], no_path("TMP/expart", "TMP/expert")),
-        ([], Problem("DATA is missing", expected="a folder or file of recorded data")),
+        (
+            [],
+            Problem(
+                "DATA is missing",
+                expected="folder or file of recorded data",
+                fix="runner inspect DATA [OPTIONS] [KEY=VALUE ...]; `runner help inspect` describes it",
+            ),
+        ),
         (
             ["expert", "offline.input_=expert"],
-            Problem("inspect takes the data as a word", expected="python -m runner inspect data/expert"),
+            Problem("inspect takes the data as a word, not as offline.input_", fix="runner inspect data/expert"),
         ),
     ],
     ids=["missing", "nothing", "twice"],

@@ -1,0 +1,95 @@
+"""Runs that a command line names by a URL, by `latest`, or by their experiment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from runner.cli.arguments import Arguments
+from runner.cli.verbs import VERBS
+from runner.config.errors import Problem, UserError
+from runner.config.overrides import override_value
+from runner.config.paths import is_url
+
+LATEST = "latest"
+_OUTPUTS = "outputs"
+_TARGET = "hydra.run.dir="
+_RUN_WORDS = ("RUN", "POLICY", "RUN_OR_SWEEP")
+_DATE, _TIME = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]", "[0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
+_FILES_OF_RUN = ("progress.jsonl", ".hydra", "checkpoints")
+
+
+def with_local_runs(arguments: Arguments) -> Arguments:
+    """Return the arguments with a local path instead of each URL or name of a run.
+
+    Raises:
+        UserError: the store has no such run, `hydra.run.dir` is a URL, or there is no run yet.
+    """
+    named = [override_value(text) for text in arguments.overrides if text.startswith(_TARGET)]
+    if named and is_url(named[-1]):
+        what, store = "the run dir of a stored run must be a local folder", named[-1].rstrip("/").rpartition("/")[0]
+        fix = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
+        raise UserError(Problem(what, "override hydra.run.dir", named[-1], fix=fix))
+    target, is_whole = Path(named[-1]).absolute() if named else None, arguments.verb == "resume"
+    names = VERBS[arguments.verb].word_names
+    words = tuple(
+        _local(word, target, is_whole) if name in _RUN_WORDS else word
+        for name, word in zip(names, arguments.words, strict=False)
+    )
+    opponents = tuple(_local(text, None, False) for text in arguments.values("--against"))
+    options = {**arguments.options, "--against": opponents} if opponents else arguments.options
+    return replace(arguments, words=words, options=options)
+
+
+def _local(word: str, target: Path | None, is_whole: bool) -> str:
+    if _is_run_url(word):
+        from runner.storage.fetched_run import fetch_run  # imports fsspec
+
+        return str(fetch_run(word, target, is_whole, lambda line: print(line, file=sys.stderr, flush=True)))
+    found = None if Path(word).exists() else find_newest_run(word)
+    if found is not None:
+        print(f"{word} is {found}", file=sys.stderr, flush=True)
+        return str(found)
+    if word == LATEST and not Path(word).exists():
+        fix = "run an experiment first, or pass a run dir"
+        raise UserError(Problem(f"there is no run in {_OUTPUTS}, so {LATEST} names none", fix=fix))
+    return word
+
+
+def _is_run_url(text: str) -> bool:
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme.replace("+", "").isalnum()
+
+
+def find_newest_run(name: str) -> Path | None:
+    """Return the run dir of an experiment's newest run below `outputs`, or of the newest of all for `latest`."""
+    if name == LATEST:
+        return _newest(_runs_in(Path(_OUTPUTS)))
+    parts = Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts:
+        return None
+    return _newest(Path(_OUTPUTS, name).glob(f"{_DATE}/{_TIME}"))
+
+
+def list_runs(limit: int = 100) -> list[str]:
+    """Return experiments with runs in `outputs`, and the run dirs of the newest runs."""
+    runs = sorted(_runs_in(Path(_OUTPUTS)), key=_start_of, reverse=True)
+    experiments = {run.relative_to(_OUTPUTS).parts[:-2] for run in runs}
+    return [*("/".join(parts) for parts in experiments), *(run.as_posix() for run in runs[:limit])]
+
+
+def _runs_in(outputs: Path) -> list[Path]:
+    return [*outputs.glob(f"*/{_DATE}/{_TIME}"), *outputs.glob(f"*/*/{_DATE}/{_TIME}")]
+
+
+def _newest(folders: Iterable[Path]) -> Path | None:
+    runs = [folder for folder in folders if any((folder / file).exists() for file in _FILES_OF_RUN)]
+    return max(runs, key=_start_of, default=None)
+
+
+def _start_of(run_dir: Path) -> tuple[str, str, int]:
+    """Return date, time and number of a folder such as `2026-11-27/08-36-18_2`."""
+    time_text, _, number = run_dir.name.partition("_")
+    return run_dir.parent.name, time_text, int(number) if number.isdecimal() else 1
