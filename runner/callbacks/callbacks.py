@@ -49,7 +49,7 @@ class Callbacks(Part):
             CustomMetrics(type(one).__name__, f"callbacks.{index}", one.reports, self._reduced)
             for index, one in enumerate(callbacks)
         ]
-        self._heard: dict[str, list[tuple[int, Callable[..., None], CustomMetrics]]] = {
+        self._overriding: dict[str, list[tuple[int, Callable[..., None], CustomMetrics]]] = {
             hook: [
                 (index, getattr(one, hook), of_one)
                 for index, (one, of_one) in enumerate(zip(callbacks, metrics, strict=True))
@@ -60,7 +60,7 @@ class Callbacks(Part):
 
     def hears(self, *hooks: str) -> bool:
         """Return whether a callback overrides one of these hooks."""
-        return any(self._heard[hook] for hook in hooks)
+        return any(self._overriding[hook] for hook in hooks)
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -76,7 +76,7 @@ class Callbacks(Part):
         Raises:
             RunFailure: a callback raised an error.
         """
-        for index, method, metrics in self._heard[hook]:
+        for index, method, metrics in self._overriding[hook]:
             of_callback = {} if own is None else own[index]
             if of_callback is not None:
                 with _failures_reported(self._callbacks[index], hook):

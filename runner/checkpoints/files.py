@@ -156,7 +156,7 @@ def _mapping_to_plain(
     items = {key: to_plain(item, f"{name}/{key}", arrays, put_segment) for key, item in mapping.items()}
     if all(isinstance(key, str) and not key.startswith("$") for key in items):
         return items
-    keys = [to_plain(key, _name_of_key(name, key), arrays, _refuse_segment) for key in items]
+    keys = [to_plain(key, _name_of_key(name, key), arrays, _reject_segment) for key in items]
     return {_ITEMS: [[key, item] for key, item in zip(keys, items.values(), strict=True)]}
 
 
@@ -175,11 +175,11 @@ def _array_of(tensor: Any, name: str) -> np.ndarray[Any, Any]:
 def segment_to_bytes(values: Mapping[str, Any], name: str) -> bytes:
     """Return the file of a segment: arrays as safetensors, with the JSON of everything else in the header."""
     arrays: Arrays = {}
-    plain = to_plain(values, name, arrays, _refuse_segment)
+    plain = to_plain(values, name, arrays, _reject_segment)
     return safetensors.numpy.save(arrays, {_VALUES: json.dumps(plain)})
 
 
-def _refuse_segment(segment: Segment) -> Reference:
+def _reject_segment(segment: Segment) -> Reference:
     raise TypeError("a segment cannot hold another one")
 
 
@@ -221,13 +221,13 @@ def segment_from_bytes(content: bytes, path: Path) -> dict[str, Any]:
     arrays = arrays_from_bytes(content, path)
     try:
         header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        values = from_plain(parse_json(header["__metadata__"][_VALUES]), arrays, _refuse_reference)
+        values = from_plain(parse_json(header["__metadata__"][_VALUES]), arrays, _reject_reference)
         return dict(values)
     except (LookupError, TypeError, ValueError) as error:
         raise broken("a file of the checkpoint cannot be read", path, f"{type(error).__name__}: {error}") from error
 
 
-def _refuse_reference(reference: Reference) -> Segment:
+def _reject_reference(reference: Reference) -> Segment:
     raise ValueError("a segment in a segment")
 
 
@@ -245,7 +245,7 @@ def arrays_from_bytes(content: bytes, path: Path) -> Arrays:
 def values_to_json(values: Mapping[str, Any], name: str) -> Any:
     """Convert a configuration for JSON, with all of its keys; raises `UnstorableError`."""
     arrays: Arrays = {}
-    plain = to_plain(values, name, arrays, _refuse_segment)
+    plain = to_plain(values, name, arrays, _reject_segment)
     if arrays:
         raise UnstorableError(next(iter(arrays)), "an array")
     return plain
@@ -253,4 +253,4 @@ def values_to_json(values: Mapping[str, Any], name: str) -> Any:
 
 def values_from_json(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `values_to_json`."""
-    return dict(from_plain(plain, {}, _refuse_reference))
+    return dict(from_plain(plain, {}, _reject_reference))

@@ -1,1 +1,1 @@
-"""Env runners: sub-environments, a module and two pipelines that together make episodes."""
+"""Env runners, which step environments with a module and its two pipelines, and return episodes."""

@@ -1,4 +1,4 @@
-"""The forward pass that acts."""
+"""The forward pass that computes actions."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import ConnectorPipeline, is_of_runner
 
-# Modules of environments and wrappers without code of the user, and without networks.
+# Modules of environments and wrappers without user code and without networks.
 _KNOWN = ("gymnasium.envs.", "gymnasium.wrappers.common", "runner.env_runners.")
 
 
 class ActingPass:
-    """Runs a module on batches that lie on the CPU, where env pipelines, masks, noise and states are.
+    """Runs a module on batches on the CPU, like env pipelines, masks, noise and states.
 
     A module on a GPU gets a copy of its inputs there, and its outputs are copied back: one copy in each direction for
     all sub-environments.
 
-    No gradients are recorded, and tensors are float32, whatever an environment has set in torch.
+    No gradients are recorded. Tensors are float32, even if an environment has changed torch's default.
 
     Args:
-        module: it stays on its device.
+        module: the module, which stays on its device.
     """
 
     def __init__(self, module: RLModule | MultiRLModule) -> None:
         self._module = module
         device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
         self._other_device = None if device.type == "cpu" else device
-        # Entered with every pass, never within itself; making one takes longer than entering it.
+        # Entered with every pass, never nested; making one takes longer than entering it.
         self._without_gradients = torch.no_grad()
         self.look_at_settings()
 
     def look_at_settings(self) -> None:
-        """Look whether an environment has set torch's default device; this takes too long for every pass."""
+        """Check whether an environment has changed torch's default device; this takes too long for every pass."""
         self._has_default_device = has_default_device()
 
     def __call__(self, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
@@ -69,12 +69,12 @@ def sampling_mode(
 ) -> AbstractContextManager[Any]:
     """Return the context in which env steps and pipelines run.
 
-    It is torch's inference mode, in which a step takes less time, if none of this code is the user's: an environment,
-    connector or callback may train a network. Then only the forward pass runs without gradients.
+    If none of this code belongs to the user, it is torch's inference mode, in which steps are faster. A user's
+    environment, connector or callback may train a network; then only the forward pass runs without gradients.
 
     Args:
         environments: see `SubEnvironments`.
-        pipelines: around the module.
+        pipelines: pipelines around the module.
         has_callbacks: whether callbacks are called.
     """
     together = environments if isinstance(environments, list) else [environments]
@@ -86,7 +86,7 @@ def sampling_mode(
 
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:
-    """Return a copy of a leaf of a batch, which a connector may have computed with gradients, as an array."""
+    """Return a copy of a leaf of a batch as an array; a connector may have computed it with gradients."""
     return np.array(leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 

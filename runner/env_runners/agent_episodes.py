@@ -1,4 +1,4 @@
-"""The env episodes that several agents run, as views of the rows that their modules hold."""
+"""Running env episodes of several agents, as views of the rows of their modules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from runner.rows.agent_rows import AgentRows, env_episode_id
 
 
 class AgentEpisodes:
-    """The newest env episode of each of N sub-environments, also where it has just ended.
+    """The newest env episode of each of N sub-environments, including episodes that have just ended.
 
-    A view has the agents with rows since the last fragment was cut, with the lookback before it; a step that waits for
-    its observation is in it once it is complete.
+    A view has the agents with rows since the last fragment was cut, with the lookback before it. A step that waits for
+    its observation is added once it is complete.
 
     Args:
         env: the sub-environments.
-        agents: who runs in them.
+        agents: the agents that run in them.
         rows: module id -> the rows of its agents.
-        id_prefix: of the ids of env episodes.
+        id_prefix: beginning of the ids of env episodes.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class AgentEpisodes:
 
     @property
     def awaits_reset(self) -> npt.NDArray[np.bool_]:
-        """Whether (N,) the episode has ended."""
+        """Whether the episode has ended (N,)."""
         return self._env.is_done
 
     def __getitem__(self, n: int) -> MultiAgentEpisode:

@@ -1,4 +1,4 @@
-"""Numbers of finished episodes of several agents, out of the infos of their steps."""
+"""Numbers from the infos of finished episodes of several agents."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from runner.env_runners.episode_infos import JOINED, is_of_group, number_in
 from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
 from runner.rows.finished_episodes import FinishedEpisodes
 
-# What an agent's episode has so far: its number, and how many steps it is of.
+# Intermediate value of an agent's episode: the number, and the number of steps it covers.
 _SoFar = tuple[float, int]
 _NOTHING: _SoFar = (np.nan, 0)
 
 
 class AgentInfos(EpisodeListener):
-    """Takes a number of each agent's episode out of its infos: the last one, or one of all its steps.
+    """Computes numbers from the infos of each agent's episode: from the last info, or over all steps.
 
     Args:
-        metrics: which numbers; those of an agent or a module alone count its episodes.
+        metrics: metrics to compute; a metric of one agent or module only covers its episodes.
         module_of: agent id -> the id of its module.
         num_envs: N.
     """
@@ -35,9 +35,9 @@ class AgentInfos(EpisodeListener):
 
     def begin(self) -> None:
         """Forget all episodes."""
-        # Of each sub-environment: agent id -> metric -> so far.
+        # By sub-environment: agent id -> metric -> intermediate value.
         self._so_far: list[dict[str, dict[str, _SoFar]]] = [{} for _ in range(self._num_envs)]
-        # Of each env episode that has ended: agent id -> metric -> number.
+        # By ended env episode: agent id -> metric -> number.
         self._ended: list[dict[str, dict[str, float]]] = []
 
     def on_step(self, step: VectorStep) -> None:
@@ -69,7 +69,7 @@ class AgentInfos(EpisodeListener):
         }
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
-        """Add the numbers of all agents' episodes, NaN where one has none."""
+        """Add the numbers of all agents' episodes, or NaN if there is none."""
         ended, self._ended = self._ended, []
         numbers: dict[str, list[float]] = {metric.name: [] for metric in self._metrics}
         for of_agents in ended if counted is None else [ended[place] for place in counted]:
@@ -81,7 +81,7 @@ class AgentInfos(EpisodeListener):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> list[dict[str, dict[str, list[float]]]]:
-        """Return what running episodes have so far, as plain values."""
+        """Return the intermediate values of running episodes as plain values."""
         return [
             {agent: {name: list(so_far) for name, so_far in own.items()} for agent, own in episodes.items()}
             for episodes in self._so_far
@@ -100,7 +100,7 @@ class AgentInfos(EpisodeListener):
 
 
 def _joined(metric: InfoMetric, so_far: _SoFar, info: Mapping[str, Any], place: str) -> _SoFar:
-    """Return what an episode has after one more step."""
+    """Return the intermediate value of an episode after one more step."""
     number, (before, count) = number_in(info, metric, place), so_far
     join = JOINED.get(metric.at)
     if join is None:

@@ -1,4 +1,4 @@
-"""The check that a custom env runner calls the hooks of its callbacks."""
+"""Check that a custom env runner calls the hooks of its callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.env_runners.sample import Sample
 
 
 class CheckedEnvRunner:
-    """An env runner of a user's class, which must have notified its callbacks by the end of the first sample.
+    """An env runner of a user-defined class that must call its callbacks by the end of the first sample.
 
     Args:
         runner: the env runner, which also receives all other calls.
@@ -29,11 +29,8 @@ class CheckedEnvRunner:
         def find_problems(*_: Any, **__: Any) -> Iterator[Problem]:
             if callbacks.has_missed_episodes:
                 what = f"{name} never calls the episode hooks of `callbacks`"
-                expected = (
-                    f"a {name} that calls before_reset and on_step of its `listeners`, as SteppingEnvRunner does; "
-                    "or callbacks=[]"
-                )
-                yield Problem(what, where, given, expected)
+                fix = "call before_reset and on_step of its `listeners`, as SteppingEnvRunner does, or set callbacks=[]"
+                yield Problem(what, where, given, fix=fix)
 
         contract = Contract[Sample](where, "sample(self, num_env_steps, explore, weights, ...)", find_problems)
         self.sample: Callable[..., Sample] = FirstCall(runner.sample, contract, self._use)

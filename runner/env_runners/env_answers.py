@@ -25,10 +25,10 @@ def reward_of(value: Any, where: str) -> float:
 
 
 def flag_of(value: Any, name: str, where: str) -> bool:
-    """Return `terminated` or `truncated` as a bool; 0, 1, None and arrays of one such value count, too.
+    """Return `terminated` or `truncated` as a bool; 0, 1, None and arrays of one such value also count.
 
     Raises:
-        RunFailure: it is anything else, such as a text.
+        RunFailure: it is anything else, such as a string.
     """
     if value is None or type(value) is bool or type(value) is np.bool_:
         return bool(value)

@@ -1,4 +1,4 @@
-"""Closing of environments, whose errors must not cost the results of a run."""
+"""Close environments without failing the run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def close_environments(environments: Iterable[Any]) -> None:
 
 
 def closing_problem(environment: Any) -> Problem | None:
-    """Close an environment; return why this failed, or None."""
+    """Close an environment; return the problem if it fails, or None."""
     try:
         environment.close()
     except Exception as error:  # a user's environment may raise anything
         name = type(getattr(environment, "unwrapped", environment)).__name__
         what = f"{name} raised {type(error).__name__} in close: {error}".rstrip(": ")
-        return Problem(what, problem_of(error).where, expected="a close that can be called in every state")
+        return Problem(what, problem_of(error).where, fix="write a close that can be called in every state")
     return None

@@ -1,4 +1,4 @@
-"""Environments of the `env` block: a gymnasium id, a class or a function that makes one, and wrappers around it."""
+"""Make environments of the `env` block: a gymnasium id, a class or a function that makes one, and wrappers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.env_runners.separate_envs import local_environments, process_environments
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 
-# What steps, as it is made: one environment, or several together.
+# A newly made environment, or several that are stepped together.
 Environment = Any
 _KINDS = (gym.Env, gym.vector.VectorEnv, MultiAgentEnv)
 _KIND_NAMES = "a gymnasium.Env, a gymnasium.vector.VectorEnv, a MultiAgentEnv, or PettingZoo's ParallelEnv or AECEnv"
@@ -37,16 +37,16 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
 
     Args:
         config: the `env` block.
-        num_envs: sub-environments, where they are stepped together.
+        num_envs: number of sub-environments, if they are stepped together.
         mode: `env_runners.gym_env_vectorize_mode`: auto, sync, async (as sync) or vector_entry_point.
 
     Raises:
         ConfigError: the environment or a wrapper cannot be made.
     """
-    own = copy.deepcopy(config.env_config)  # an environment may write into its own
+    own = copy.deepcopy(config.env_config)  # an environment may change its configuration
     config = replace(config, env_config=with_callables(own, "env.env_config"))
     wrappers = [_import_wrapper(index, block) for index, block in enumerate(config.wrappers)]
-    with _telling_what(config):
+    with _errors_named(config):
         env = _make_bare(config, num_envs, mode, wrappers)
     check_made(env, num_envs, config.name, "env._target_" if config._target_ else "env.env", str(config.env_config))
     for index, (wrapper, block) in enumerate(zip(wrappers, config.wrappers, strict=True)):
@@ -58,7 +58,7 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
 
 
 def _adapted(env: Environment, config: EnvConfig) -> Environment:
-    with _telling_what(config):
+    with _errors_named(config):
         return as_multi_agent(env)
 
 
@@ -69,13 +69,13 @@ def make_vector_env(
 
     Args:
         config: the `env` block.
-        num_envs: N.
-        mode: `env_runners.gym_env_vectorize_mode`; where failures restart, auto is sync.
-        seed: of the run.
-        restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
+            num_envs: N.
+            mode: `env_runners.gym_env_vectorize_mode`; with `restarts`, auto means sync.
+            seed: seed of the run.
+            restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
 
-    Raises:
-        ConfigError: they cannot be made, or have several agents.
+        Raises:
+            ConfigError: they cannot be made, or have several agents.
     """
     if restarts and mode == "auto":
         mode = "sync"
@@ -86,7 +86,7 @@ def make_vector_env(
         )
     if restarts or mode == ASYNC:
         _check_is_apart(env, config, mode)
-        close_environments([env])  # it was made to be looked at
+        close_environments([env])  # it was only needed for its spaces
         spaces = env.observation_space, env.action_space
         if mode == ASYNC:
             return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)
@@ -97,13 +97,13 @@ def make_vector_env(
 
 
 def _check_is_apart(env: Environment, config: EnvConfig, mode: str) -> None:
-    """Refuse sub-environments that only step together, where one of them is to be ended and made anew."""
+    """Reject sub-environments that only step together, if they must be ended or re-created individually."""
     if isinstance(env, gym.vector.VectorEnv):
         where = "env_runners.gym_env_vectorize_mode" if mode == ASYNC else "env_runners.restart_failed_sub_environments"
-        what = f"{config.name} steps all sub-environments together, and none of them can be in a process of its own"
+        what = f"{config.name} steps all sub-environments together, so they cannot run in separate processes"
         if mode != ASYNC:
-            what = f"{config.name} steps all sub-environments together, and none of them can be made anew alone"
-        raise ConfigError([Problem(what, where, type(env).__name__, "a gymnasium.Env, which steps one")])
+            what = f"{config.name} steps all sub-environments together, so single ones cannot be re-created"
+        raise ConfigError([Problem(what, where, type(env).__name__, "a gymnasium.Env, which steps a single one")])
 
 
 def sub_environments(
@@ -113,7 +113,7 @@ def sub_environments(
     seed: int,
     max_replayed_steps: int = MAX_REPLAYED_STEPS,
 ) -> SubEnvironments:
-    """Return N sub-environments, of which the first one, or all together, are made already."""
+    """Return N sub-environments; `env` is the first of them, or all together."""
     if isinstance(env, gym.vector.VectorEnv):
         return BatchedEnvironments(env, seed)
     envs = itertools.chain([env], iter(make_another, None))
@@ -128,7 +128,7 @@ def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
     """
     env = make_environment(config)
     if not isinstance(env, MultiAgentEnv):
-        what = f"{config.name} made an environment with a single agent, and before one with several"
+        what = f"{config.name} made an environment with a single agent, but earlier one with several"
         raise ConfigError([Problem(what, "env", type(env).__name__, "a MultiAgentEnv each time")])
     return env
 
@@ -142,7 +142,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
         target = _import_environment(config._target_, "env._target_")
         return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
     name = config.env or ""
-    # One sub-environment is stepped faster by itself.
+    # A single sub-environment is faster without batching.
     is_batched = num_envs > 1 and all(map(makes_all_at_once, wrappers)) and _has_batched_implementation(name)
     if mode == "vector_entry_point" or (mode == "auto" and is_batched):
         return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
@@ -150,7 +150,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
 
 
 def makes_all_at_once(target: Any) -> bool:
-    """Return whether all sub-environments are made by one call: a class of such, or a function that asks how many."""
+    """Return whether one call makes all sub-environments: a vector class, or a function with `num_envs`."""
     if inspect.isclass(target):
         return issubclass(target, gym.vector.VectorEnv)
     return "num_envs" in inspect.signature(target).parameters
@@ -179,13 +179,13 @@ def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any
     positional, arguments = made_arguments(copy.deepcopy(dict(block)), where)
     try:
         return wrapper(env, *positional, **arguments)
-    except Exception as error:  # whatever a user's constructor raises becomes one clear message
-        what = f"{block['_target_']} cannot be put around {_class_name(env)}: {type(error).__name__}: {error}"
+    except Exception as error:  # a user's constructor may raise anything
+        what = f"{block['_target_']} cannot wrap {_class_name(env)}: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, where, str(arguments), _hint(env, wrapper))]) from error
 
 
 def _hint(env: Environment, wrapper: Any) -> str | None:
-    """Return what goes together, where an environment and a wrapper step different numbers of them."""
+    """Return a hint if an environment and a wrapper step different numbers of sub-environments."""
     steps_all = isinstance(env, gym.vector.VectorEnv)
     if not inspect.isclass(wrapper) or steps_all == makes_all_at_once(wrapper) or isinstance(env, MultiAgentEnv):
         return None
@@ -195,30 +195,31 @@ def _hint(env: Environment, wrapper: Any) -> str | None:
 
 
 @contextmanager
-def _telling_what(config: EnvConfig) -> Iterator[None]:
+def _errors_named(config: EnvConfig) -> Iterator[None]:
     try:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # whatever a user's constructor raises becomes one clear message
+    except Exception as error:  # a user's constructor may raise anything
         is_unknown = isinstance(error, gym.error.UnregisteredEnv)
         problem = Problem(
             f"the environment {config.name} cannot be made: {type(error).__name__}: {error}",
             where="env._target_" if config._target_ else "env.env",
             got=f"{config.name} with env_config {dict(config.env_config)}",
-            expected="a gymnasium id, or for a class of your own its path, my_module.MyEnv" if is_unknown else None,
+            expected="a gymnasium id, or the path of a class such as my_module.MyEnv" if is_unknown else None,
         )
         raise ConfigError([problem]) from error
 
 
 def check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:
-    """Check what a function, or a class that is not the environment's, has returned."""
+    """Check the result of a function, or of a class other than the environment's."""
     if not (isinstance(env, _KINDS) or is_petting_zoo(env)):
-        raise ConfigError([Problem(f"{name} made {type(env).__name__}, no environment", where, got, _KIND_NAMES)])
+        what = f"{name} made {type(env).__name__}, which is not an environment"
+        raise ConfigError([Problem(what, where, got, _KIND_NAMES)])
     if isinstance(env, gym.vector.VectorEnv) and env.num_envs != num_envs:
-        what = f"{name} made {env.num_envs} sub-environments that are stepped together, and {num_envs} are asked for"
-        expected = "as many as the argument num_envs says, which a function that makes all of them takes"
-        raise ConfigError([Problem(what, where, got, expected)])
+        what = f"{name} made {env.num_envs} sub-environments that are stepped together, expected {num_envs}"
+        fix = "make the number of environments that the function gets as num_envs"
+        raise ConfigError([Problem(what, where, got, fix=fix)])
 
 
 def _class_name(env: Environment) -> str:

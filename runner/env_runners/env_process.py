@@ -1,8 +1,8 @@
 """The process of one sub-environment, which `ProcessSubEnvironment` starts.
 
-In:  `ProcessSettings`, then (method, arguments) of `SyncEnvironments`, or of the environment where the method is
-     `call`; observations do not travel, they are written to shared memory.
-Out: (None, result) or (error, None) for each, the first one for the making.
+It receives `ProcessSettings`, and then (method, arguments) for `SyncEnvironments`, or for the environment if the method
+is `call`. It sends (None, result) or (error, None) for each, first for making the environment. Observations are
+written to shared memory.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _serve(connection: Connection, envs: SyncEnvironments) -> None:
         connection.send((None, result))
     except OSError:  # the other side is gone
         raise
-    except Exception as error:  # what pickling an object may raise
-        what = f"what the environment's {method} returned cannot be sent to the env runner: {error}"
-        expected = "numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync"
+    except Exception as error:  # pickling an object may raise anything
+        what = f"the result of the environment's {method} cannot be sent to the env runner: {error}"
+        expected = "numbers, arrays, strings, and lists and dicts of these; or gym_env_vectorize_mode=sync"
         connection.send((RunFailure(Problem(what, "env_runners.gym_env_vectorize_mode", expected=expected)), None))
 
 
@@ -75,12 +75,12 @@ def _call(envs: SyncEnvironments, name: str, *arguments: Any) -> Any:
 
 
 def _to_send(error: Exception) -> RunnerError:
-    """Return an error that the other side knows: a user's class may not survive the way."""
+    """Return an error that the other process can unpickle, unlike a user-defined class."""
     return error if isinstance(error, RunnerError) else RunFailure(problem_of(error))
 
 
 def _end_with_parent(parent_pid: int) -> None:
-    """End when the env runner's process is gone, also in the middle of a step that hangs."""
+    """End when the env runner's process is gone, even during a step that hangs."""
     while os.getppid() == parent_pid:
         time.sleep(_PARENT_CHECK_INTERVAL_S)
     os.killpg(0, signal.SIGKILL)

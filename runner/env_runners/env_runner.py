@@ -1,4 +1,4 @@
-"""One env runner: N sub-environments stepped by a module, through the env-to-module and module-to-env pipelines."""
+"""One env runner: steps N sub-environments with a module, through its env-to-module and module-to-env pipelines."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from runner.rows.lock_step_rows import LockStepRows
 
 
 class SingleAgentEnvRunner(SteppingEnvRunner):
-    """Steps N sub-environments and returns what happened as column blocks.
+    """Steps N sub-environments and returns column blocks.
 
     Args:
         env: the sub-environments.
         module: acts on the CPU; its weights come through `set_weights`.
-        env_to_module, module_to_env: the pipelines around it.
+        env_to_module, module_to_env: the pipelines around the module.
         identity: names the random streams and the episodes.
         num_lookback: number of past steps that chunks can see.
-        validate_observations: of the `env` block.
+        validate_observations: the option of the `env` block.
         listeners: follow the episodes, in this order.
     """
 
@@ -101,10 +101,10 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         return VectorStep(self._all_envs, ~self._all_envs, counted, rows, infos=infos)
 
     def _act(self, explore: bool) -> Batch:
-        """Return what the module and the module-to-env pipeline make of the newest observations.
+        """Return the outputs of the module and the module-to-env pipeline for the newest observations.
 
-        Their batch was made right after the step before, so that a fragment's last observation has passed the pipeline
-        when the fragment is cut, and no observation passes it twice.
+        The batch was made right after the previous step. So a fragment's last observation has passed the pipeline when
+        the fragment is cut, and no observation passes it twice.
         """
         return self.module_to_env(
             rl_module=self.module,
@@ -119,14 +119,14 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         try:
             obs, rewards, terminateds, truncateds, infos = env.step(actions.pop(ACTIONS_FOR_ENV))
         except RunFailure:
-            self._check_newest(rows.current_obs)  # a bad one made the action that made the step fail
+            self._check_newest(rows.current_obs)  # an invalid observation may have caused the error
             raise
         self._checks.check_shapes(obs, "step")
         is_reset = rows.awaits_reset
         aborted: Sequence[int] = ()
-        if env.broken_off:
-            aborted = [n for n in env.broken_off if not is_reset[n]]
-            rows.break_off(aborted)
+        if env.recreated:
+            aborted = [n for n in env.recreated if not is_reset[n]]
+            rows.abort(aborted)
         rows.add_step(obs, rewards, terminateds, truncateds, infos, actions)
         self._run_env_to_module(explore)
         return VectorStep(is_reset, rows.awaits_reset, counted, rows, aborted, infos)
@@ -161,7 +161,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         if outside is not NONE_OUTSIDE:
             finished = replace(finished, outside=outside)
         fragments = {DEFAULT_MODULE_ID: fragment}
-        return Cut(fragments, num_env_steps, weights_seq_no, quotas, finished, aborted=fragment.broken_off)
+        return Cut(fragments, num_env_steps, weights_seq_no, quotas, finished, aborted=fragment.aborted)
 
     def _finished(
         self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None

@@ -1,4 +1,4 @@
-"""The Ray actor around one env runner."""
+"""The Ray actor of one env runner."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from runner.cluster.actors import Actor
 from runner.env_runners.sample import Sample
 
-# Samples from one whose size is measured to the next: a measurement serialises the sample, which takes 60 us.
+# Every n-th sample is measured: a measurement serialises the sample, which takes 60 us.
 _SAMPLES_PER_SIZE = 16
 
 
 class EnvRunnerActor(Actor):
-    """Holds one env runner; its samples say how long it waited for the call, and how large they are.
+    """Holds one env runner, and adds its idle time and its size to each sample.
 
     Args:
         make: makes the env runner.
@@ -32,7 +32,7 @@ class EnvRunnerActor(Actor):
     def _answer(self, method: str, *args: Any) -> Any:
         idle_s = time.monotonic() - self._waits_since_s
         answer = super()._answer(method, *args)
-        if answer is not None:  # announcements come with the call that they are about, and take no time
+        if answer is not None:  # announcements come with the call that follows, and take no time
             self._waits_since_s = time.monotonic()
         return self._sent(answer, idle_s) if isinstance(answer, Sample) else answer
 
@@ -44,7 +44,7 @@ class EnvRunnerActor(Actor):
 
 
 def serialised_bytes(value: Any) -> int:
-    """Return the bytes that a value takes in Ray's object store: its pickle, and its arrays beside it."""
+    """Return the number of bytes of a value in Ray's object store: its pickle, and its arrays."""
     from ray import cloudpickle
 
     arrays: list[Any] = []

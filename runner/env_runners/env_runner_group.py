@@ -1,4 +1,4 @@
-"""Several env runners as one: shares work, sends weights and merged states."""
+"""Several env runners as one: shares work among them, sends weights and merged states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.rows.finished_episodes import FinishedEpisodes
 if TYPE_CHECKING:
     from runner.offline.writing.recorder import Recorded
 
-# Seconds after which evaluation runners that have not answered are reported; starting them takes some of it.
+# Seconds until evaluation runners without an answer are reported, including their start.
 _REPORT_AFTER_S = 30.0
 
 
@@ -46,22 +46,22 @@ class SampleFuture(GroupFuture):
 class EnvRunnerGroup(Part):
     """W env runners with the interface of one. `ActorGroup` replaces dead ones.
 
-    Each call contains the weights and the merged state of connectors, so that an env runner that was replaced within an
-    iteration acts like the one before it.
+    Each call contains the weights and the merged state of connectors, so that a replacement within an iteration acts
+    like the dead env runner.
 
     Args:
         actors: actors that hold the env runners.
         env_to_module: module id -> a pipeline like the runners', which merges their states.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
-        recording: records samples here; None: runners record themselves, or nobody does.
-        settings: what the state of the runners depends on.
+        recording: records samples here; None if runners record, or if nothing is recorded.
+        settings: settings that the state of the runners depends on.
 
     Attributes:
         actors: actors that hold the env runners.
-        counts: metric name -> what all runners have counted.
+        counts: metric name -> sum of the counts of all runners.
         weights_seq_no: number of the newest weights, which are numbered from 1.
         in_flight: requests that have not been collected, oldest first.
-        awaited: those of them that plans have found not ready since the last wait.
+        awaited: requests in flight that plans have found not ready since the last wait.
     """
 
     name = ENV_RUNNERS
@@ -91,7 +91,7 @@ class EnvRunnerGroup(Part):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the state of the runners depends on."""
+        """The settings that the state of the runners depends on."""
         return self._settings
 
     @property
@@ -107,7 +107,7 @@ class EnvRunnerGroup(Part):
     def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
         """Act with these parameters (module id -> vector) from the next call on: all runners, or these.
 
-        They are sent with the next call, so that versions between two calls cost nothing.
+        They are sent with the next call, so intermediate versions cost nothing.
         """
         self.weights_seq_no += 1
         self._newest = _SentWeights(self.weights_seq_no, weights, self._share)
@@ -118,13 +118,13 @@ class EnvRunnerGroup(Part):
         """Call a receiver in each runner before its next call, also in runners that replace dead ones.
 
         Args:
-            subject: what the call is about; a later one about the same takes its place.
-            receiver, arguments: see `EnvRunner.receive`; its answer is not waited for.
+            subject: topic of the call; a later announcement about the same subject replaces it.
+            receiver, arguments: see `EnvRunner.receive`; its answer is not awaited.
         """
         self.actors.announce(subject, "receive", receiver, *(self._share(argument) for argument in arguments))
 
     def has_announced(self, subject: str) -> bool:
-        """Whether there was an announcement about a subject."""
+        """Return whether there was an announcement about a subject."""
         return self.actors.has_announced(subject)
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class EnvRunnerGroup(Part):
         self.shared_state = dict(shared_state)
 
     def metrics(self) -> dict[str, float | int | None]:
-        """Return the health of the runners, what they have counted, and the size of samples since the last call."""
+        """Return the health of the runners, their counts, and the size of samples since the last call."""
         health = {
             NUM_HEALTHY: self.num_runners,
             NUM_RESTARTS: self.num_restarts,
@@ -151,7 +151,7 @@ class EnvRunnerGroup(Part):
         """Sample at least `num_env_steps` env steps in all, shared evenly; one sample per runner, in their order.
 
         Args:
-            num_env_steps: at least one for each runner.
+            num_env_steps: total, at least one for each runner.
             explore, num_env_steps_sampled: see `EnvRunner.sample`.
         """
         self.follow_capacity()
@@ -162,7 +162,7 @@ class EnvRunnerGroup(Part):
         return samples
 
     def _sample_once(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int) -> tuple[list[Sample], bool]:
-        """Sample with all runners, and return also whether one of them has left the group: others do its share."""
+        """Sample with all runners; return also whether one of them has left the group, whose share others must do."""
         shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
         futures = self._submit("sample", shares, explore, num_env_steps_sampled)
         answered = [future for future in futures if future.has_answer()]
@@ -177,9 +177,9 @@ class EnvRunnerGroup(Part):
         """Request at least `num_env_steps` env steps from one runner; see `collect`.
 
         Args:
-            index: of the runner.
-            num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
-            method: of the runner; returns a sample.
+            index: index of the runner.
+                num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
+                method: method of the runner that returns a sample.
         """
         [future] = self._submit(method, {index: num_env_steps}, explore, num_env_steps_sampled)
         self.in_flight.append(future)
@@ -192,9 +192,9 @@ class EnvRunnerGroup(Part):
         return future
 
     def wait_for_any(self) -> None:
-        """Wait until one of the awaited requests is ready, or one of all in flight if none is awaited.
+        """Wait until one of the awaited requests is ready, or any request in flight if none is awaited.
 
-        A request that is ready and belongs to a plan that does not have its turn does not end the wait.
+        A ready request of a plan that is not due does not end the wait.
         """
         self.in_flight = [future for future in self.in_flight if not future.has_left]
         awaited, self.awaited = [future for future in self.awaited if not future.has_left], {}
@@ -202,7 +202,7 @@ class EnvRunnerGroup(Part):
             wait_any(waited_for)
 
     def collect(self, future: SampleFuture) -> Sample:
-        """Wait for the sample of a request in flight, and merge its state of connectors into the shared one."""
+        """Wait for the sample of a request in flight, and merge its state of connectors into the shared state."""
         if future in self.in_flight:
             self.in_flight.remove(future)
         self.awaited.pop(future, None)
@@ -212,7 +212,7 @@ class EnvRunnerGroup(Part):
         return _writable(sample, future)
 
     def _shares(self, total: int, num_parts: int) -> dict[int, int]:
-        """Return the shares of the first `num_parts` runners in `total`, by index; they differ by one at most."""
+        """Split `total` evenly among the first `num_parts` runners; shares by index differ by at most one."""
         return {
             index: total // num_parts + (number < total % num_parts)
             for number, index in enumerate(self.actors.indexes[:num_parts])
@@ -226,7 +226,7 @@ class EnvRunnerGroup(Part):
         num_env_steps_sampled: int,
         further: tuple[Any, ...] = (),
     ) -> list[SampleFuture]:
-        """Call a method of `EnvRunner` in some env runners, each with its share, its weights and more arguments."""
+        """Call a method of `EnvRunner` in some env runners, each with its share, its weights and further arguments."""
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         sent = {index: self._sent[index] for index in shares}
         calls = {
@@ -238,7 +238,7 @@ class EnvRunnerGroup(Part):
         ]
 
     def shared_state_of(self, samples: Sequence[Sample], merged: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """Merge the states of connectors that came with samples, into ones that were merged before."""
+        """Merge the states of connectors from samples into previously merged states."""
         states = [*merged, *(state for sample in samples for state in (sample.shared_state, *sample.further_states))]
         return {
             module_id: pipeline.merge_states([state[module_id] for state in states])
@@ -257,7 +257,7 @@ class EnvRunnerGroup(Part):
         self.counts = _summed(list(self._counts_of.values()))
 
     def addresses(self) -> list[str]:
-        """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
+        """Return the addresses `host:port` for simulators; empty if runners step environments."""
         found = [address for address in self.actors.call_all("address").values() if address]
         self._take_in_runners(self.actors.wait_for_first())
         return found
@@ -265,17 +265,17 @@ class EnvRunnerGroup(Part):
     def submit_evaluation(
         self, duration: int, explore: bool, num_env_steps_sampled: int = 0, unit: str = EPISODES
     ) -> Callable[[], FinishedEpisodes]:
-        """Start `duration` whole episodes, or env steps, always with the same seeds; call the result to wait for them.
+        """Start `duration` complete episodes, or env steps, always with the same seeds; call the result to wait.
 
-        On remote runners they go on in parallel to whatever the driver does.
+        Remote runners evaluate in parallel to the driver.
         """
-        shares = self._shares(duration, min(duration, self.num_runners))  # the other runners have nothing to do
+        shares = self._shares(duration, min(duration, self.num_runners))  # further runners stay idle
         further = () if unit == EPISODES else (unit,)
         futures = self._submit("evaluate", shares, explore, num_env_steps_sampled, further)
         return lambda: FinishedEpisodes.concatenated(self._evaluated(futures))
 
     def _evaluated(self, futures: Sequence[SampleFuture]) -> list[FinishedEpisodes]:
-        """Wait for evaluations; those in this process look up themselves whether they have to end."""
+        """Wait for evaluations; evaluations in this process check themselves whether they have to end."""
         what = f"none of {len(futures)} evaluation runners has run all of its episodes"
         watch = EvaluationWatch(what, _REPORT_AFTER_S)
         waited_for = [future for future in futures if future.reference is not None]
@@ -289,7 +289,7 @@ class EnvRunnerGroup(Part):
         self._take_in_runners(self.actors.follow_capacity())
 
     def _take_in_runners(self, indexes: Sequence[int]) -> None:
-        """Give the newest weights to runners that have joined."""
+        """Send the newest weights to runners that have joined."""
         self._sent.update(dict.fromkeys(indexes, self._newest))
 
     def finish_recording(self) -> Recorded:
@@ -321,7 +321,7 @@ class EnvRunnerGroup(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self.actors.take_places(sorted(map(int, state["runners"])), [int(each) for each in state["generations"]])
         self.actors.restarts.count = int(state["num_restarts"])
         self.in_flight.clear()
@@ -338,7 +338,7 @@ class EnvRunnerGroup(Part):
             future.has_answer()
 
     def _set_sent(self, state: Mapping[str, Any]) -> None:
-        """Give runners the weights that they acted with; the newest have been set already."""
+        """Send runners the weights that they acted with; the newest ones have been set already."""
         newest = replace(self._newest, seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
         self.weights_seq_no, self._newest = newest.seq_no, newest
         older = {
@@ -352,11 +352,11 @@ class EnvRunnerGroup(Part):
         }
 
     def reset(self, old_state: Mapping[str, Any]) -> None:
-        """Replace all runners by ones with seeds that `old_state` has not used; they start new episodes."""
+        """Replace all runners by runners with seeds that `old_state` has not used; they start new episodes."""
         if self._recording is not None:
             self._recording.set_state(old_state.get("recording", {}))
         self._set_sent({"weights_seq_no": old_state.get("weights_seq_no", self.weights_seq_no)})
-        generation = 1 + max(old_state.get("generations", [0]))  # recorded data have none
+        generation = 1 + max(old_state.get("generations", [0]))  # missing in recorded data
         self.actors.renew(generation)
 
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
@@ -380,15 +380,15 @@ class EnvRunnerGroup(Part):
         if num_now == num_before or not num_before:
             return []
         rest = (
-            f"{num_before} go on, {num_now - num_before} begin new episodes"
+            f"continuing the episodes of {num_before}, starting new ones in {num_now - num_before}"
             if num_now > num_before
-            else f"episodes of {num_before - num_now} are broken off"
+            else f"aborting the episodes of {num_before - num_now}"
         )
         runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
-        return [f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}"]
+        return [f"the checkpoint has {runners}, and the cluster has resources for {num_now}: {rest}"]
 
     def close(self) -> None:
-        """Close all runners; recorded episodes that are in no whole file are dropped."""
+        """Close all runners; recorded episodes not yet written to a complete file are discarded."""
         try:
             if self._recording is not None:
                 self._recording.abort()
@@ -401,7 +401,7 @@ class _SentWeights:
     """Weights that runners act with.
 
     Attributes:
-        seq_no: their number.
+        seq_no: number of the weights.
         weights: module id -> vector.
         share: see `EnvRunnerGroup`.
     """
@@ -412,12 +412,12 @@ class _SentWeights:
 
     @cached_property
     def shared(self) -> Any:
-        """The weights, cheap to send to all runners; None before the first ones."""
+        """The weights, cheap to send to all runners; None before the first weights."""
         return self.share(dict(self.weights)) if self.weights else None
 
 
 def _writable(sample: Sample, future: Future) -> Sample:
-    """Return the sample with arrays that may be written to; ones out of Ray's object store may not."""
+    """Return the sample with writable arrays; arrays from Ray's object store may be read-only."""
     return sample if future.reference is None else sample.with_writable_rows()
 
 

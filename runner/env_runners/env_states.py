@@ -1,4 +1,4 @@
-"""What an environment or a wrapper keeps from step to step: its own `get_state`, else its plain attributes."""
+"""State of environments and wrappers between steps: from their `get_state`, or else their plain attributes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from runner.streams import stream_state
 _BIT_GENERATORS = {
     cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
 }
-# A reset begins all of their state anew.
+# Wrappers whose state is reset completely with the environment.
 _WRAPPERS_OF_AN_EPISODE = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
 _CONTAINERS = (list, deque, set)
 
 
 def has_own_state(env: Any) -> bool:
-    """Whether it has `get_state` and `set_state`."""
+    """Return whether it defines `get_state` and `set_state`."""
     return hasattr(env, "get_state") and hasattr(env, "set_state")
 
 
 def layers_of(env: Any) -> list[Any]:
-    """Return the wrappers from the outermost to the environment itself."""
+    """Return the wrappers, outermost first, and the environment."""
     layers = [env]
     while layers[-1] is not layers[-1].unwrapped:
         layers.append(layers[-1].env)
@@ -33,23 +33,23 @@ def layers_of(env: Any) -> list[Any]:
 
 
 def lasting_wrappers(env: Any) -> list[Any]:
-    """Return the wrappers that may keep something over episodes: all that a reset does not begin anew."""
+    """Return the wrappers that may keep state across episodes, which a reset does not clear."""
     return [layer for layer in layers_of(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
 
 
 def tells_its_state(wrapper: Any) -> bool:
-    """Whether `_state_of` a wrapper is all that it keeps from step to step, as far as its attributes show."""
+    """Return whether `state_of` a wrapper seems to be complete, judging by its attributes."""
     return has_own_state(wrapper) or not any(isinstance(value, _CONTAINERS) for value in vars(wrapper).values())
 
 
 def state_of(layer: Any) -> dict[str, Any]:
-    """Return what an environment or a wrapper says of its state by itself, else its plain attributes."""
+    """Return the state of an environment or a wrapper from its `get_state`, or else its plain attributes."""
     state: dict[str, Any] = layer.get_state() if has_own_state(layer) else plain_attributes(layer)
     return state
 
 
 def restore(layer: Any, state: Mapping[str, Any]) -> None:
-    """Put an environment or a wrapper back into a state of `state_of`."""
+    """Restore a state of `state_of`."""
     if has_own_state(layer):
         layer.set_state(state)
     else:
@@ -61,7 +61,7 @@ def plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
 
     Args:
         layer: the object.
-        has_parts: also attributes that are objects made of such, a running mean for example.
+        has_parts: whether to include attributes that are objects of such values, for example a running mean.
     """
     state: dict[str, Any] = {}
     for name, value in vars(layer).items():
@@ -79,7 +79,7 @@ def plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Return whether the object's attributes are all it has, and all plain."""
+    """Return whether the object consists only of attributes, all of them plain."""
     attributes = getattr(value, "__dict__", None)
     if not attributes or isinstance(value, type) or callable(value):
         return False
@@ -88,7 +88,7 @@ def _is_plain_object(value: Any) -> bool:
 
 def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
-        if name not in vars(layer):  # a checkpoint sets what the environment has, and nothing else
+        if name not in vars(layer):  # a checkpoint may only set existing attributes
             continue
         if isinstance(value, Mapping) and value.get("generator") in _BIT_GENERATORS:
             generator = np.random.Generator(_BIT_GENERATORS[value["generator"]]())

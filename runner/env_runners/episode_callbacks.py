@@ -1,4 +1,4 @@
-"""The callbacks of one env runner: which episodes begin, step and end in its vector steps."""
+"""The callbacks of one env runner, called for episodes that begin, step and end."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class EpisodeCallbacks(EpisodeListener):
         self._hears_start, self._hears_step, self._hears_end = (
             callbacks.hears(f"on_episode_{event}") for event in ("start", "step", "end")
         )
-        # Own arguments of each sub-environment and callback; None if its `on_episode_created` was not called.
+        # Arguments of each sub-environment and callback; None if its `on_episode_created` was not called.
         self._own: list[list[dict[str, Any] | None]] = [[None] * len(callbacks) for _ in range(num_envs)]
         self._first_state = copy.deepcopy(callbacks.get_state())
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
 
     @property
     def has_missed_episodes(self) -> bool:
-        """Whether callbacks have hooks of episodes, and the env runner has not called any yet."""
+        """Whether callbacks have episode hooks, and the env runner has not called any yet."""
         is_asked = self._callbacks.hears(*_EPISODE_HOOKS)
         return is_asked and all(own is None for of_env in self._own for own in of_env)
 
     def begin_evaluation(self) -> None:
-        """Continue from the first state; evaluations do not depend on what happened before."""
+        """Start from the initial state; evaluations do not depend on earlier events."""
         self._callbacks.set_state(copy.deepcopy(self._first_state))
         self._callbacks.take_metrics()
 
@@ -66,7 +66,7 @@ class EpisodeCallbacks(EpisodeListener):
             self._call("on_episode_created", n)
 
     def on_step(self, step: VectorStep) -> None:
-        """Call the hooks of episodes that have begun, made a step and ended."""
+        """Call the hooks of episodes that have begun, stepped or ended."""
         if step.aborted:
             self._create([n for n in step.aborted if step.counted[n]])
         episodes = step.episodes
@@ -82,13 +82,13 @@ class EpisodeCallbacks(EpisodeListener):
         self._callbacks.call(hook, self._own[n], **event, env_index=n, rl_module=self._rl_module)
 
     def on_sample(self, rollout: Rollout) -> ReducedMetrics:
-        """Call `on_sample_end`, and return what was reported since the sample before."""
+        """Call `on_sample_end`, and return the values reported since the previous sample."""
         if self._callbacks.hears("on_sample_end"):
             self._callbacks.call("on_sample_end", episodes=episodes_of(rollout), env_runner_index=self._index)
         return self._callbacks.take_metrics()
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
-        """Add what was reported in an evaluation."""
+        """Add the values reported in an evaluation."""
         return finished if counted is None else replace(finished, reported=(self._callbacks.take_metrics(),))
 
     def get_state(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class EpisodeCallbacks(EpisodeListener):
         return {"own": copy.deepcopy(self._own), "callbacks": self._callbacks.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`; other callbacks are called from the next episodes on."""
+        """Restore a state of `get_state`; callbacks missing from it are called from the next episodes on."""
         places = self._callbacks.restore(state["callbacks"])
         self._own = [
             [None if place is None or own[place] is None else copy.deepcopy(dict(own[place])) for place in places]
@@ -105,7 +105,7 @@ class EpisodeCallbacks(EpisodeListener):
 
 
 def _numbers(*are_meant: BoolArray) -> Sequence[int]:
-    """Return the numbers of the sub-environments for which all of these are true; mostly none is reset or has ended."""
+    """Return the numbers of the sub-environments for which all of these are true; usually there are none."""
     first, *others = are_meant
     if not np.count_nonzero(first):
         return ()
@@ -116,7 +116,7 @@ def _numbers(*are_meant: BoolArray) -> Sequence[int]:
 
 
 def _read_only(episode: Any) -> Any:
-    """Return the episode after making its views of the sampled rows read-only."""
+    """Make the episode's views of sampled rows read-only, and return it."""
     for one in getattr(episode, "agent_episodes", {"": episode}).values():
         for buffer in (one.observations, one.actions, one.rewards, *one.extra_model_outputs.values()):
             for leaf in nested.leaves(buffer.data):

@@ -1,4 +1,4 @@
-"""Numbers of finished episodes, out of the infos of their steps.
+"""Numbers from the infos of finished episodes.
 
 Dimension letters: N sub-environments, F finished episodes.
 """
@@ -21,7 +21,7 @@ from runner.rows.infos import Infos, info_of, keys_of
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-# What an episode has so far, and a step's number; where one of them is NaN, the other one counts.
+# Combines the value so far with a step's number; if one of them is NaN, the other one counts.
 JOINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "episode_sum": np.add,
     "episode_mean": np.add,
@@ -31,10 +31,10 @@ JOINED: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class EpisodeInfos(EpisodeListener):
-    """Takes a number of each finished episode out of infos: the last one, or one of all its steps.
+    """Computes numbers from the infos of each finished episode: from the last info, or over all steps.
 
     Args:
-        metrics: which numbers.
+        metrics: metrics to compute.
         num_envs: N.
     """
 
@@ -89,7 +89,7 @@ class EpisodeInfos(EpisodeListener):
             so_far[list(envs)], self._num_steps[name][list(envs)] = np.nan, 0
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
-        """Add the numbers of the episodes, NaN where no info of an episode has the key."""
+        """Add the numbers of the episodes, or NaN if no info of an episode has the key."""
         taken = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in self._ended.items()}
         self._ended = {name: [] for name in self._ended}
         is_missing = any(len(numbers) and np.isnan(numbers).all() for numbers in taken.values())
@@ -98,7 +98,7 @@ class EpisodeInfos(EpisodeListener):
         return replace(finished, infos=infos, info_keys=keys)
 
     def _numbers(self, infos: Infos, metric: InfoMetric, is_asked: Bools) -> Floats:
-        """Return the numbers (N,) of a step's infos, of the sub-environments that are asked; NaN: none."""
+        """Return the numbers (N,) in a step's infos for the requested sub-environments, NaN if there are none."""
         numbers = np.full(self._num_envs, np.nan)
         if isinstance(infos, Mapping):
             self._read_columns(infos, metric, is_asked.copy(), numbers)
@@ -109,7 +109,7 @@ class EpisodeInfos(EpisodeListener):
 
     @staticmethod
     def _of_group(numbers: Floats, infos: Infos, metric: InfoMetric, is_done: Bools) -> Floats:
-        """Return the numbers of episodes that have just ended, NaN for episodes outside of the metric's group."""
+        """Return the numbers of episodes that have just ended, NaN for episodes that the metric does not cover."""
         if metric.group is None:
             return numbers
         ended = np.flatnonzero(is_done).tolist()
@@ -117,7 +117,7 @@ class EpisodeInfos(EpisodeListener):
 
     @staticmethod
     def _read_columns(infos: Mapping[str, Any], metric: InfoMetric, is_valid: Bools, numbers: Floats) -> None:
-        """Write the numbers of gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
+        """Write the numbers from gymnasium's dict of arrays, in which `_key` is the mask of `key`."""
         values: Any = infos
         for key in metric.path:
             if not isinstance(values, Mapping) or key not in values:
@@ -134,7 +134,7 @@ class EpisodeInfos(EpisodeListener):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return what running episodes have so far, as arrays."""
+        """Return the intermediate values of running episodes, as arrays."""
         return {
             "so_far": {name: values.copy() for name, values in self._so_far.items()},
             "num_steps": {name: values.copy() for name, values in self._num_steps.items()},
@@ -148,17 +148,17 @@ class EpisodeInfos(EpisodeListener):
 
 
 def number_in(info: Mapping[str, Any], metric: InfoMetric, place: str) -> float:
-    """Return the number that a metric takes out of one info; NaN: it has none.
+    """Return the number for a metric in an info, or NaN if it is missing.
 
     Raises:
-        RunFailure: it has something else there.
+        RunFailure: the value is not a number.
     """
     value = _value_in(info, metric.path)
     return np.nan if value is None else _number(value, metric, place)
 
 
 def is_of_group(info: Mapping[str, Any], metric: InfoMetric) -> bool:
-    """Return whether an episode with this last info is of the metric's group."""
+    """Return whether the metric covers an episode with this last info."""
     if metric.group is None:
         return True
     path, wanted = metric.group
@@ -179,7 +179,7 @@ def _number(value: Any, metric: InfoMetric, place: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-        what = f"the info of a step has no number for metrics.{metric.name}"
+        what = f"metrics.{metric.name}: the value in the info of a step is not a number"
         problem = Problem(
             what,
             f"{place}, info {'/'.join(metric.path)}",

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class _Recorder(Protocol):
-    """What recorders of episodes have in common."""
+    """Interface of recorders of episodes."""
 
     def drop_open(self) -> None:
-        """Forget the episodes that are open: they do not count."""
+        """Forget unfinished episodes."""
 
     def close(self) -> Recorded:
         """Finish the files."""
 
     def abort(self) -> None:
-        """Drop episodes that are not in a complete file."""
+        """Drop episodes that are not yet in a complete file."""
 
 
 class _Recording(EpisodeListener):
@@ -50,7 +50,7 @@ class _Recording(EpisodeListener):
         return self._files.close()
 
     def close(self) -> None:
-        """Drop episodes that are not in a complete file."""
+        """Drop episodes that are not yet in a complete file."""
         self._files.abort()
 
 
@@ -126,5 +126,5 @@ class EnvEpisodeRecording(_Recording):
         ]
 
     def on_restored(self, running: Sequence[str]) -> None:
-        """Leave out running env episodes, whose first steps this recorder has not seen."""
+        """Skip running env episodes, whose first steps this recorder has not seen."""
         self._recorder.leave_out(running)

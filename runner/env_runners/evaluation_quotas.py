@@ -19,18 +19,18 @@ IntArray = npt.NDArray[np.int64]
 
 
 class EvaluationQuotas:
-    """The quota of each sub-environment, and its remaining part.
+    """The quotas of the sub-environments, and their remaining parts.
 
     Quotas are fixed before the first step, so that sub-environments with short episodes do not run more of them.
 
     Args:
-        duration: of all sub-environments together, in `unit`; quotas differ by one at most.
+        duration: total of all sub-environments, in `unit`; quotas differ by at most one.
         unit: `episodes` or `env_steps`.
         num_envs: N.
 
     Attributes:
-        remaining: (N,) episodes or env steps that each still has to run.
-        num_counted: (N,) episodes that ended within the quota: the first of each sub-environment.
+        remaining: episodes or env steps (N,) left to run.
+        num_counted: episodes (N,) that ended within the quota: the first of each sub-environment.
     """
 
     def __init__(self, duration: int, unit: str, num_envs: int) -> None:
@@ -44,16 +44,16 @@ class EvaluationQuotas:
 
     @property
     def is_running(self) -> BoolArray:
-        """Whether (N,) a sub-environment has something left to run."""
+        """Whether a sub-environment has not reached its quota (N,)."""
         return self.remaining > 0
 
     def count(self, is_reset: BoolArray, has_ended: BoolArray, aborted: Sequence[int] = ()) -> None:
         """Count a vector step.
 
         Args:
-            is_reset: (N,) the sub-environment was reset, and made no step.
-            has_ended: (N,) the step ended its episode.
-            aborted: sub-environments whose episode failed in this step; another one replaces it.
+            is_reset: (N,) whether the sub-environment was reset instead of stepped.
+            has_ended: (N,) whether the step ended its episode.
+                aborted: sub-environments whose episode failed in this step; another episode replaces it.
         """
         counts = self.is_running
         for n in aborted:
@@ -62,22 +62,22 @@ class EvaluationQuotas:
         self.remaining -= counts & (~is_reset if self._counts_steps else has_ended)
 
     def are_counted(self, episode_numbers: IntArray, env_of: IntArray) -> BoolArray:
-        """Return whether (E,) chunks belong to episodes that have ended within the quota, or still may.
+        """Return whether (E,) chunks belong to episodes that ended within the quota, or still may.
 
         Args:
-            episode_numbers: (E,) number of the chunk's episode within its sub-environment, from 0.
-            env_of: (E,) its sub-environment.
+            episode_numbers: number (E,) of the chunk's episode within its sub-environment, from 0.
+            env_of: sub-environment (E,) of the chunk.
         """
         limits = self.num_counted + self._num_aborted + self.is_running
         return episode_numbers < limits[env_of]
 
     def counted(self, finished: FinishedEpisodes) -> tuple[FinishedEpisodes, IntArray]:
-        """Return the finished episodes that count, ordered by sub-environment, and their places."""
+        """Return the finished episodes that count, ordered by sub-environment, and their indices."""
         places = self.chosen(finished.env_of)
         returns, lengths, env_of = finished.returns[places], finished.lengths[places], finished.env_of[places]
         return replace(finished, returns=returns, lengths=lengths, env_of=env_of), places
 
     def chosen(self, env_of: Sequence[int] | IntArray) -> IntArray:
-        """Return the places of the finished episodes that count, from the sub-environment of each finished episode."""
+        """Return the indices of the finished episodes that count, given the sub-environment of each."""
         envs = np.asarray(env_of, np.int64)
         return np.concatenate([np.flatnonzero(envs == n)[:number] for n, number in enumerate(self.num_counted)])

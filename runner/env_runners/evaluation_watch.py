@@ -1,4 +1,4 @@
-"""While an evaluation runs: whether it has to end early, and whether its episodes end at all."""
+"""Watch over an evaluation: report if its episodes do not end, and end it early on request."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def reporting(report: Callable[[str], None]) -> Iterator[None]:
 
 
 class EvaluationWatch:
-    """Looks up a few times per second, between two steps of an evaluation.
+    """Checks a few times per second, between two steps of an evaluation.
 
     Args:
-        what: what has not happened, for the report: "no episode of 8 sub-environments has finished".
-        report_after_s: seconds after which that is reported; None: `REPORT_AFTER_S`.
+        what: missing event for the report: "no episode of 8 sub-environments has finished".
+        report_after_s: seconds until it is reported; None: `REPORT_AFTER_S`.
     """
 
     def __init__(self, what: str, report_after_s: float | None = None) -> None:
@@ -44,13 +44,13 @@ class EvaluationWatch:
         self._has_reported = False
 
     def look(self, has_finished: bool = False) -> None:
-        """Look up, unless that was done a moment ago.
+        """Check, unless the last check was a moment ago.
 
         Args:
-            has_finished: whether it has happened by now.
+            has_finished: whether the event has happened by now.
 
         Raises:
-            Interrupted: an end was asked for more than `EVALUATION_PATIENCE_S` ago.
+            Interrupted: the run was asked to end more than `EVALUATION_PATIENCE_S` ago.
         """
         now_s = time.monotonic()
         if now_s < self._look_up_s:

@@ -1,4 +1,4 @@
-"""Checks of a whole fragment at once: its rewards and its observations."""
+"""Checks of all rewards and observations of a fragment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationCheck
 
     Args:
         block: the fragment.
-        raw_obs: (R + E, ...) its observations as the environment returned them.
-        checks: of their space.
+        raw_obs: its observations (R + E, ...) as the environment returned them.
+        checks: checks of their space.
 
     Returns:
         The observations to be counted, each in the fragment in which it comes first.
 
     Raises:
-        RunFailure: a reward that is not finite, an observation that is an error.
+        RunFailure: a reward is not finite, or an observation is invalid.
     """
     is_finite = np.isfinite(block.columns[REWARDS])
     if np.count_nonzero(is_finite) < len(is_finite):
@@ -40,13 +40,13 @@ def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationCheck
     problem = replace(misfit.problem, where=place_of_row(block, block.first_obs_rows, misfit.row))
     if misfit.is_error:
         raise RunFailure(problem)
-    seen_before = block.first_obs_rows[block.t_started > 0]  # as the last observations of earlier fragments
+    seen_before = block.first_obs_rows[block.t_started > 0]  # counted as the last observations of earlier fragments
     count = len(np.setdiff1d(misfit.rows, seen_before, assume_unique=True))
     return OutsideObservations(count, problem) if count else NONE_OUTSIDE
 
 
 def place_of_row(block: ColumnBlock, first_rows: npt.NDArray[Any], row: int) -> str:
-    """Return episode and time step of a row, where chunk e begins with row `first_rows[e]`."""
+    """Return episode and time step of a row, if chunk e begins with row `first_rows[e]`."""
     chunk = int(np.searchsorted(first_rows, row, side="right")) - 1
     time_step = int(block.t_started[chunk]) + row - int(first_rows[chunk])
     return f"episode {block.episode_ids[chunk]}, time step {time_step}"

@@ -1,4 +1,4 @@
-"""An env runner that computes gradients on what it samples, as A3C's workers do."""
+"""An env runner that computes gradients on its samples, like A3C's workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.learners.loss_failure import LossNotFinite
 
 @dataclass(frozen=True)
 class GradientSample(Sample):
-    """A sample without its steps, and the gradients that were computed on them."""
+    """A sample without its steps, and the gradients computed on them."""
 
     gradients: GroupGradients = field(default_factory=GroupGradients)
 
@@ -33,7 +33,7 @@ class GradientSample(Sample):
 
 
 class GradientRunner:
-    """An env runner with learners in its process, which compute gradients and apply none.
+    """An env runner with learners in its process, which compute gradients without applying them.
 
     Args:
         runner: samples, and receives all other calls.

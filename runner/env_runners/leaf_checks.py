@@ -21,10 +21,10 @@ class Misfit:
     """Observations with a value that does not fit their space.
 
     Attributes:
-        rows: (K,) int64, which observations, in order.
+        rows: indices (K,) int64 of the observations, ascending.
         row: the observation that `problem` describes.
-        problem: the first value that is an error, else the first value out of bounds.
-        is_error: whether the value is an error; else it is counted.
+        problem: the first value that is an error, or else the first value out of bounds.
+            is_error: whether the value is an error; otherwise it is counted.
     """
 
     rows: npt.NDArray[np.int64]
@@ -34,10 +34,10 @@ class Misfit:
 
 
 class LeafChecks:
-    """What holds for (rows, ...) values of one leaf.
+    """Checks of the values (rows, ...) of one leaf.
 
     Args:
-        path: leads to the leaf.
+        path: path of the leaf.
         space: Box, Discrete, MultiDiscrete or MultiBinary.
         validate_observations: see `ObservationChecks`.
     """
@@ -51,14 +51,14 @@ class LeafChecks:
         of_dtype = _limits(self.dtype)
         finite = np.clip(self._bounds[0], *of_dtype), np.clip(self._bounds[1], *of_dtype)
         is_box = isinstance(space, gym.spaces.Box)
-        # Values beyond `allowed` are errors; beyond `watched`, which are as tight or tighter, they are found.
+        # Values beyond `allowed` are errors. Values beyond `watched`, which are equal or tighter, are found.
         self._allowed = of_dtype if is_box and validate_observations != "error" else finite
         self._watched = of_dtype if is_box and validate_observations == "off" else finite
         admits_dtype = all((bound == limit).all() for bound, limit in zip(self._watched, of_dtype, strict=True))
         self._fits_always = admits_dtype and self.dtype.kind != "f"
 
     def check_shape(self, rows: Any, num_rows: int, method: str) -> None:
-        """Raise `RunFailure` where the rows have another shape or numbers that the dtype cannot hold."""
+        """Raise `RunFailure` if the shape differs, or if the dtype cannot hold the numbers."""
         expected = (num_rows, *self.shape)
         if getattr(rows, "dtype", None) is self.dtype and rows.shape == expected:
             return
@@ -81,7 +81,7 @@ class LeafChecks:
         )
 
     def find_misfit(self, rows: Array) -> Misfit | None:
-        """Return the rows with a value that is not finite, none of the space's, or watched and out of bounds."""
+        """Return the rows with a value that is not finite, not in the space, or watched and out of bounds."""
         lowest, highest = self._watched
         if self._fits_always or (_are_all(rows >= lowest) and _are_all(rows <= highest)):  # not for NaN
             return None
@@ -103,19 +103,19 @@ class LeafChecks:
 
 
 def converts(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
+    """Return whether a dtype holds these numbers: floats up to rounding, integers exactly."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
         return False
     return dtype.kind == "f" or bool((array.astype(dtype) == array).all())
 
 
 def keys(path: Path) -> str:
-    """Return the path to a leaf as one would type it."""
+    """Return the path to a leaf as Python indexing."""
     return "".join(f"[{key!r}]" for key in path)
 
 
 def _are_all(facts: npt.NDArray[np.bool_]) -> bool:
-    return bool(np.count_nonzero(facts) == facts.size)  # `all` takes five times as long on a few values
+    return bool(np.count_nonzero(facts) == facts.size)  # `all` takes five times longer on a few values
 
 
 def _is_within(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Environments whose episodes are truncated after a number of env steps, whatever kind of environment it is."""
+"""Environments of any kind with a limited number of env steps per episode."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def limited(env: Any, max_episode_steps: int) -> Any:
         max_episode_steps: env steps after which an episode is truncated, for all of its agents.
 
     Raises:
-        ConfigError: several sub-environments only step together, so that one cannot be reset alone.
+        ConfigError: several sub-environments only step together, so that single ones cannot be reset.
     """
     if isinstance(env, MultiAgentEnv):
         return LimitedMultiAgentEnv(env, max_episode_steps)
     if isinstance(env, gym.vector.VectorEnv):
         if env.num_envs > 1:
-            what = f"{type(env.unwrapped).__name__} resets no sub-environment alone, and their episodes are limited"
+            what = (
+                f"{type(env.unwrapped).__name__} cannot reset single sub-environments, as a limit of episodes requires"
+            )
             raise ConfigError([Problem(what, "evaluation.max_episode_steps", str(max_episode_steps), "null")])
         env = OnlySubEnvironment(env)
     return gym.wrappers.TimeLimit(env, max_episode_steps)
@@ -67,7 +69,7 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
 
     Args:
         env: the environment.
-        max_episode_steps: the number.
+        max_episode_steps: env steps after which an episode is truncated.
     """
 
     def __init__(self, env: MultiAgentEnv, max_episode_steps: int) -> None:
@@ -78,7 +80,7 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
         self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
 
     def __getattr__(self, name: str) -> Any:
-        if "_env" not in self.__dict__:  # while it is being copied
+        if "_env" not in self.__dict__:  # during a copy
             raise AttributeError(name)
         return getattr(self._env, name)
 
@@ -89,9 +91,9 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
         return obs, infos
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """Take one env step; the last one that is allowed truncates the episode.
+        """Take one env step; the last allowed step truncates the episode.
 
-        Agents that wait then get their last observation as the final one.
+        Waiting agents then get their last observation again as the final one.
         """
         obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
         self._num_steps += 1

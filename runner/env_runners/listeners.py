@@ -1,4 +1,4 @@
-"""What follows the episodes of an env runner: metrics from infos, tasks, recorders and callbacks."""
+"""Listeners follow the episodes of an env runner: metrics from infos, tasks, recorders and callbacks."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ IntArray = npt.NDArray[np.int64]
 
 
 class ObservedEpisodes(Protocol):
-    """The newest episodes of N sub-environments; as a sequence, views of them that are made on demand."""
+    """The newest episodes of N sub-environments. As a sequence, it holds views that are made on demand."""
 
     def __getitem__(self, n: int) -> Any:
-        """Return a view of one."""
+        """Return a view of one episode."""
 
     def episode_return(self, n: int) -> float:
         """Return the undiscounted sum of its rewards so far."""
 
 
-@dataclass(slots=True, eq=False)  # a frozen one takes four times as long to make
+@dataclass(slots=True, eq=False)  # a frozen dataclass takes four times longer to make
 class VectorStep:
     """One vector step of N sub-environments, or their first reset. Arrays are reused: copy what you keep.
 
     Attributes:
-        is_reset: (N,) the sub-environment was reset and made no env step.
-        is_done: (N,) its episode has ended.
-        counted: (N,) the step counts; in evaluations, false for sub-environments whose quota is used up.
-        episodes: views of the newest episodes.
-        aborted: sub-environments that failed during an episode and were made again: the next episode has begun.
-        infos: with a single agent, what the sub-environments returned.
-        answers: with several agents, what each sub-environment returned.
-        ended: with several agents, the env episodes that ended, ordered by sub-environment.
+        is_reset: (N,) whether the sub-environment was reset instead of stepped.
+        is_done: (N,) whether its episode has ended.
+        counted: (N,) whether the step counts; in evaluations, false for sub-environments whose quota is used up.
+            episodes: views of the newest episodes.
+            aborted: sub-environments that failed during an episode and were re-created: the next episode has begun.
+            infos: with a single agent, infos of the sub-environments.
+            answers: with several agents, results of each sub-environment.
+            ended: with several agents, the env episodes that ended, ordered by sub-environment.
     """
 
     is_reset: BoolArray
@@ -60,18 +60,18 @@ class VectorStep:
 
 @dataclass(slots=True, eq=False)
 class Cut:
-    """The rows since the cut before, which leave the env runner.
+    """The rows since the previous cut, which leave the env runner.
 
     Attributes:
         fragments: module id -> fragment.
         num_env_steps: env steps of all sub-environments.
         weights_seq_no: number of the weights that acted.
-        quotas: which episodes count in an evaluation; None in a sample, where all do.
+        quotas: quotas of an evaluation; None in a sample, in which all episodes count.
         finished: with a single agent, the episodes that ended.
         ended: with several agents, the env episodes that ended.
         aborted: ids of episodes that failed.
         outside: observations outside of their space.
-        tasks: task of each episode that ended, in the order of their ends; None if episodes have no tasks.
+        tasks: task of each episode that ended, in the order of their ends; None if episodes do not belong to tasks.
     """
 
     fragments: Mapping[str, Fragment]
@@ -89,8 +89,8 @@ class EpisodeListener:
     """Base class of listeners: override the hooks that the listener needs.
 
     Attributes:
-        name: key of its state in the state of the env runner; empty if it has none.
-        runs_user_code: whether its hooks call code of the user, which may train a network.
+        name: key of its state in the state of the env runner; empty if it does not have a state.
+        runs_user_code: whether its hooks call user code, which may train a network.
     """
 
     name: ClassVar[str] = ""
@@ -125,7 +125,7 @@ class EpisodeListener:
 
         Args:
             finished: the episodes.
-            counted: in an evaluation, their places among all episodes that ended in it; None: all are there.
+            counted: in an evaluation, their indices among all episodes that ended in it; None: `finished` has all.
         """
         return finished
 
@@ -139,7 +139,7 @@ class EpisodeListener:
         """Called after a restore with the ids of running env episodes, whose first steps were sampled before."""
 
     def finish(self) -> Any:
-        """Finish files and return a report of them; None without files."""
+        """Finish files and return a report of them, or None if there are no files."""
 
     def close(self) -> None:
         """Free resources, and drop episodes that are not in a complete file."""
@@ -155,11 +155,11 @@ def receiver_of(receivers: Iterable[Mapping[str, Callable[..., None]]], name: st
     """Return the function with this name among the receivers of an env runner's listeners.
 
     Raises:
-        RunFailure: no listener has such a receiver.
+        RunFailure: none of the listeners has such a receiver.
     """
     known = {key: function for of_listener in receivers for key, function in of_listener.items()}
     if name not in known:
         what = f"no listener of the env runner has the receiver `{name}`, which a part of the run announces to"
-        allowed = list_names(known) or "nothing: no listener has receivers"
-        raise RunFailure(Problem(what, "env_runners.announce", name, allowed, nearest_match(name, known)))
+        expected = list_names(known) or "nothing: none of the listeners has receivers"
+        raise RunFailure(Problem(what, "env_runners.announce", name, expected, nearest_match(name, known)))
     return known[name]

@@ -1,4 +1,4 @@
-"""The failure of a loss, told with the episodes that its batch was made of."""
+"""Add the episodes of its batch to the failure of a loss."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from runner.env_runners.fragment_checks import place_of_row
 from runner.episodes.columns import OBS, ColumnBlock, Rollout
 from runner.learners.loss_failure import LossNotFinite, with_advice, with_batch
 
-# Ids of episodes as env runners and RLlink's servers make them.
+# Ids of episodes from env runners and from RLlink's servers.
 _OF_ENV_RUNNER = re.compile(r"\d+-env_runner-(?P<runner>\d+)(\.(?P<generation>\d+))?-(?P<env>\d+)-\d+(-.*)?", re.DOTALL)
 _OF_CLIENT = re.compile(r"(?P<client>\d+-[0-9a-f]{6}-\d+)-\d+(-.*)?", re.DOTALL)
 
 
 def with_rollout(failure: LossNotFinite, rollout: Rollout) -> LossNotFinite:
-    """Add to a failure the column, episode and source of wrong values in a rollout, and how to go on without them."""
+    """Add to a failure the column, episode and source of wrong values in a rollout, and how to avoid them."""
     for block in rollout.blocks.values():
         failure = with_batch(failure, block.columns, partial(_place, block))
     if rollout.skip_journal_records:
         names = ",".join(rollout.skip_journal_records)
-        advice = f"`resume` with rllink.skip_journal_records=[{names}] goes on without the messages of this batch"
+        advice = f"`resume` with rllink.skip_journal_records=[{names}] continues without the messages of this batch"
         failure = with_advice(failure, advice)
     return failure
 
@@ -34,13 +34,13 @@ def _place(block: ColumnBlock, name: str, row: int) -> str:
 
 
 def runner_of(episode_id: str) -> tuple[int, int] | None:
-    """Return index and generation of the env runner of an episode; None where its id does not say."""
+    """Return index and generation of the env runner of an episode, or None if its id does not contain them."""
     match = _OF_ENV_RUNNER.fullmatch(episode_id)
     return None if match is None else (int(match["runner"]), int(match["generation"] or 0))
 
 
 def source_of(episode_id: str) -> str | None:
-    """Return the runner and sub-environment, or the client, of an episode; None where its id does not say."""
+    """Return the runner and sub-environment, or the client, of an episode; None if its id does not contain them."""
     if match := _OF_ENV_RUNNER.fullmatch(episode_id):
         return f"env runner {match['runner']}, sub-environment {match['env']}"
     match = _OF_CLIENT.fullmatch(episode_id)

@@ -1,4 +1,4 @@
-"""The check that an action mask leaves something to do."""
+"""Check that action masks allow at least one action."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_masks(
     Args:
         module: its configuration names the mask's key.
         to_module: the batch; `obs` is a dict.
-        acts: (N,) rows whose actions will be taken; others have reached the end of their episodes.
-        place: row -> where it is, for the message.
+        acts: (N,) rows whose actions will be taken; others are at the end of their episodes.
+        place: returns the place of a row, for messages.
 
     Raises:
         RunFailure: a mask forbids every action.
@@ -42,7 +42,7 @@ def check_masks(
                 f"the action mask {key!r} forbids every action",
                 where=place(row),
                 got=str(nested.map_leaves(lambda leaf: leaf[bad].tolist(), masks)),
-                expected="at least one action that is not 0",
+                expected="at least one entry that is not 0",
             )
         )
 

@@ -40,7 +40,7 @@ class ActingModule:
 
 
 class ModuleRunner:
-    """What one module needs to act: its rows, its weights, and the batch that its next forward pass gets."""
+    """The state that one module needs to act: its rows, its weights, and the batch for its next forward pass."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ModuleRunner:
         self.shared_data: dict[str, Any] = {}
 
     def act(self, outputs: Batch, explore: bool, all_rows: Mapping[str, AgentRows], actions: list[AgentDict]) -> None:
-        """Let the agents that were observed last act; their actions go into the dict of their sub-environment."""
+        """Act for the agents that were observed last; write their actions into the dict of their sub-environment."""
         rows = self.rows
         batch = self.acting.module_to_env(
             rl_module=self.acting.module,
@@ -83,7 +83,7 @@ class ModuleRunner:
         rows.act(rows.slots[goes_on], batch)
 
     def prepare(self, explore: bool, all_rows: Mapping[str, AgentRows]) -> None:
-        """Make the batch of the next forward pass, for the agents that were observed just now."""
+        """Make the batch of the next forward pass, for the agents that have just been observed."""
         slots = self.rows.slots
         self.to_module, self.shared_data = None, {}
         if len(slots):
@@ -102,11 +102,11 @@ class ModuleRunner:
         return f"sub-environment {self.rows.env_of(slot)}, agent {self.rows.agent_of(slot)}"
 
     def write(self, observed: Observed, env_t: Sequence[int], numbers: Sequence[int]) -> IntArray:
-        """Write what was observed to the rows; returns the slots that got an observation.
+        """Write observations to the rows; return the slots that got one.
 
         Args:
-            observed: of the agents of this module.
-            env_t, numbers: (N,) env time step and number of the env episode of each sub-environment.
+            observed: data of the agents of this module.
+            env_t, numbers: env time step (N,) and number (N,) of the env episode of each sub-environment.
         """
         rows = self.rows
         t, number = np.array(env_t), np.array(numbers)
@@ -165,7 +165,7 @@ class ModuleRunner:
         """Return the fragment so far, checked, and its observations to be counted.
 
         Args:
-            with_outputs_per_fragment: false where actions were greedy: `action_logp` would say nothing.
+            with_outputs_per_fragment: false for greedy actions, whose `action_logp` would be meaningless.
         """
         acting = self.acting
 
@@ -188,7 +188,7 @@ class ModuleRunner:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self.rows.set_state(state["rows"])
         to_module = state["to_module"]
         self.to_module = (

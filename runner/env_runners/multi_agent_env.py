@@ -1,4 +1,4 @@
-"""The protocol of environments with several agents, and which module acts for which agent."""
+"""The protocol of environments with several agents, and the mapping of agents to modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.episodes.columns import DEFAULT_MODULE_ID
 
-# The key of terminateds and truncateds that ends the episode for everyone.
+# Key of terminateds and truncateds that ends the episode for all agents.
 ALL_AGENTS = "__all__"
 _WHERE = "multi_agent.agent_to_module"
 
@@ -25,15 +25,15 @@ StepDicts = tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]
 
 
 class MultiAgentEnv:
-    """An environment whose agents come, act, wait and go. Subclass it.
+    """Base class of environments whose agents may join, act, wait and leave.
 
-    All data are dicts by agent id. An agent whose observation `reset` or `step` returns acts in the next step, and
-    only then; one that is left out waits. Rewards may come for any agent that has not finished.
+    All data are dicts by agent id. An agent acts in the next step exactly if `reset` or `step` returns its observation;
+    otherwise it waits. Rewards may come for any agent that has not finished.
 
     Attributes:
-        possible_agents: ids of all agents there can ever be.
+        possible_agents: ids of all agents that may appear.
         observation_spaces, action_spaces: agent id -> space.
-        metadata: as gymnasium has it: `render_fps`, the pictures a second of a video.
+        metadata: as in gymnasium; `render_fps` is the number of pictures per second of a video.
     """
 
     metadata: Mapping[str, Any] = MappingProxyType({})
@@ -42,52 +42,52 @@ class MultiAgentEnv:
     action_spaces: Mapping[str, Space]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """Start an episode; observations of the agents that act first, and infos."""
-        raise NotImplementedError(f"{type(self).__name__} has no reset")
+        """Start an episode; return observations of the agents that act first, and infos."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reset")
 
     def step(self, actions: AgentDict) -> StepDicts:
         """Take one env step.
 
         Args:
-            actions: of exactly the agents that were observed last and have not finished.
+            actions: actions of exactly the agents that were observed last and have not finished.
 
         Returns:
             Observations, rewards, terminateds, truncateds, infos. The key `__all__` of terminateds or truncateds ends
             the episode; so does the end of the last agent.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no step")
+        raise NotImplementedError(f"{type(self).__name__} does not define step")
 
     def render(self) -> Any:
         """Return a picture (height, width, 3) of uint8 if made with `render_mode="rgb_array"`, for videos."""
-        raise NotImplementedError(f"{type(self).__name__} has no render")
+        raise NotImplementedError(f"{type(self).__name__} does not define render")
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Free the resources of the environment."""
 
 
 class AgentMapping:
-    """Which module acts for an agent. Subclass it and name the class in `multi_agent.agent_to_module._target_`."""
+    """Maps agents to modules. Write a subclass and name it in `multi_agent.agent_to_module._target_`."""
 
     def __call__(self, agent_id: str) -> str:
-        """Return the id of the module that acts for the agent, the same whenever it is asked."""
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        """Return the id of the module that acts for the agent, the same in each call."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
 
 class PatternMapping(AgentMapping):
-    """A mapping by name or pattern (`*`, `?`, `[abc]`); the first that fits counts.
+    """A mapping by name or pattern (`*`, `?`, `[abc]`); the first match counts.
 
     Args:
-        patterns: agent id or pattern -> module id, in which `{agent}` stands for the agent's id.
+        patterns: agent id or pattern -> module id, in which `{agent}` is replaced by the agent's id.
     """
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self._patterns = dict(patterns)
 
     def __call__(self, agent_id: str) -> str:
-        """Return the module of the first pattern that fits.
+        """Return the module of the first pattern that matches.
 
         Raises:
-            ConfigError: none fits.
+            ConfigError: no pattern matches.
         """
         for pattern, module_id in self._patterns.items():
             if fnmatchcase(agent_id, pattern):
@@ -96,7 +96,7 @@ class PatternMapping(AgentMapping):
             f"no module is mapped to agent {agent_id}",
             where=_WHERE,
             got=", ".join(f"{pattern}: {module_id}" for pattern, module_id in self._patterns.items()),
-            expected=f"an entry that fits {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
+            expected=f"an entry that matches {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
             nearest=nearest_match(agent_id, list(self._patterns)),
         )
         raise ConfigError([problem])
@@ -118,7 +118,7 @@ def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
 
 @dataclass(frozen=True)
 class DeclaredAgents:
-    """Agents of simulators that step themselves: agent id -> space of its observations, of its actions."""
+    """Agents of external simulators: agent id -> observation space, and agent id -> action space."""
 
     observation_spaces: Mapping[str, Space]
     action_spaces: Mapping[str, Space]
@@ -133,16 +133,18 @@ def agents_by_module(env: MultiAgentEnv | DeclaredAgents, mapping: AgentMapping)
     """Return module id -> the agents it acts for, in the order of `possible_agents`.
 
     Raises:
-        ConfigError: an agent without a mapping or a space, or agents of one module whose spaces differ.
+        ConfigError: an agent does not have a mapping or a space, or the spaces of a module's agents differ.
     """
     owner = type(env).__name__
     if not env.possible_agents:
-        raise ConfigError([Problem(f"{owner} names no possible_agents", "env", expected="the ids of all agents")])
+        raise ConfigError(
+            [Problem(f"{owner} does not define possible_agents", "env", expected="the ids of all agents")]
+        )
     by_module: dict[str, list[str]] = {}
     for agent in env.possible_agents:
         for name in ("observation_spaces", "action_spaces"):
             if agent not in getattr(env, name, {}):
-                raise ConfigError([Problem(f"agent {agent} has no space in {owner}.{name}", "env")])
+                raise ConfigError([Problem(f"{owner}.{name} does not contain a space for agent {agent}", "env")])
         by_module.setdefault(_module_of(agent, mapping), []).append(agent)
     for module_id, agents in by_module.items():
         _check_same_spaces(env, module_id, agents)
@@ -158,8 +160,8 @@ def _module_of(agent: str, mapping: AgentMapping) -> str:
         what = f"{type(mapping).__name__} raised {type(error).__name__} for agent {agent}: {error}"
         raise ConfigError([Problem(what, _WHERE)]) from error
     if not isinstance(module_id, str) or not module_id:
-        what = f"{type(mapping).__name__} maps agent {agent} to no module"
-        raise ConfigError([Problem(what, _WHERE, repr(module_id), "the id of a module, a text")])
+        what = f"{type(mapping).__name__} does not map agent {agent} to a module id"
+        raise ConfigError([Problem(what, _WHERE, repr(module_id), "the id of a module, a string")])
     return module_id
 
 
@@ -172,6 +174,6 @@ def _check_same_spaces(env: MultiAgentEnv | DeclaredAgents, module_id: str, agen
                     f"the agents of module {module_id} differ in their {name}",
                     where=_WHERE,
                     got=f"{agents[0]} {spaces[agents[0]]}, {agent} {spaces[agent]}",
-                    expected="agents with equal spaces; others need a module of their own",
+                    fix="give agents with other spaces a separate module",
                 )
                 raise ConfigError([problem])

@@ -1,4 +1,4 @@
-"""One env runner for environments with several agents: N sub-environments, and for each module its own pipelines."""
+"""One env runner for environments with several agents: N sub-environments, and separate pipelines per module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 
 class MultiAgentEnvRunner(SteppingEnvRunner):
-    """Steps N environments with several agents and returns what happened, a column block for each module.
+    """Steps N environments with several agents and returns one column block per module.
 
     Args:
         env: the sub-environments.
@@ -30,8 +30,8 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         module: evaluates all modules.
         identity: names the random streams and the episodes.
         num_lookback: number of past steps that chunks can see.
-        validate_observations: of the `env` block.
-        is_joined: whether weights are one vector of `module`; else one vector for each module.
+        validate_observations: the option of the `env` block.
+        is_joined: whether weights are one vector of `module`; otherwise there is one vector for each module.
         listeners: follow the env episodes, in this order.
     """
 
@@ -78,7 +78,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         return self.env.is_done
 
     def _reserve(self, num_env_steps: int) -> None:
-        """Rows of agents grow as they are written."""
+        """Do nothing: rows of agents grow as they are written."""
 
     def _begin(self, explore: bool, counted: BoolArray) -> VectorStep:
         self._num_steps, self._ended = 0, []
@@ -100,7 +100,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         return self._take_in(self.env.step(actions), explore, counted)
 
     def _take_in(self, answers: Sequence[EnvStep], explore: bool, counted: BoolArray) -> VectorStep:
-        """Write what the sub-environments returned to the rows, and make the batches of the next forward passes."""
+        """Write the results of the sub-environments to the rows, and make the batches of the next forward passes."""
         observed, ended = self._agents.sort_in(answers)
         for module_id, runner in self._modules.items():
             runner.rows.slots = runner.write(observed[module_id], self._agents.env_t, self._agents.numbers)

@@ -1,4 +1,4 @@
-"""N environments with several agents, stepped one by one, reset when they are done, and restored by replay."""
+"""N environments with several agents, stepped one by one, reset after their episodes, and restored by replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.streams import integer_seed
 
 @dataclass(frozen=True)
 class EnvStep:
-    """What one sub-environment returned. `is_reset`: it started an episode, and no step was made."""
+    """The results of one sub-environment. `is_reset`: it was reset instead of stepped."""
 
     is_reset: bool
     obs: AgentDict
@@ -33,15 +33,15 @@ class EnvStep:
 class MultiAgentEnvironments:
     """N sub-environments with several agents.
 
-    Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
-    and `set_state` where it has them, else by its seed and a replay of its actions. An episode with more actions than
-    `max_replayed_steps` is not restored: the next one begins instead.
+    Each episode has a separate seed. A running episode is restored by the environment's `get_state` and `set_state` if
+    it defines them, or else by its seed and a replay of its actions. An episode with more than `max_replayed_steps`
+    actions is not restored: a new one begins instead.
 
     Args:
-        make_env: makes one of them.
+        make_env: makes one environment.
         num_envs: N.
-        seed: of the run.
-        max_replayed_steps: of the `env` block.
+        seed: seed of the run.
+        max_replayed_steps: the option of the `env` block.
 
     Attributes:
         not_restored: sub-environments whose episodes the newest `set_state` did not restore; the next step resets them.
@@ -88,7 +88,7 @@ class MultiAgentEnvironments:
         return EnvStep(True, obs, {}, {}, {}, infos)
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
-        """Step each sub-environment with its agents' actions, or reset it where its episode is over."""
+        """Step each sub-environment with its agents' actions, or reset it if its episode is over."""
         return [
             self._reset_one(n) if self._is_done[n] else self._step_one(n, by_agent)
             for n, by_agent in enumerate(actions)
@@ -99,7 +99,7 @@ class MultiAgentEnvironments:
             self._actions[n] = []
         elif not self._has_own_state:
             self._actions[n].append(_copied(actions))
-        step = EnvStep(False, *self._call("step", n, _copied(actions)))  # the environment may write into its own
+        step = EnvStep(False, *self._call("step", n, _copied(actions)))  # the environment may change its arguments
         for name, flags in (("terminated", step.terminateds), ("truncated", step.truncateds)):
             for agent, flag in flags.items():
                 if type(flag) is not bool:
@@ -110,15 +110,15 @@ class MultiAgentEnvironments:
 
     @property
     def is_done(self) -> npt.NDArray[np.bool_]:
-        """Whether (N,) the episode is over, and the next step resets the sub-environment."""
+        """Whether the episode is over (N,), so that the next step resets the sub-environment."""
         return np.array(self._is_done, np.bool_)
 
     def end_episode(self, n: int) -> None:
-        """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
+        """Record that the last agent of sub-environment n has finished, so the next step resets it."""
         self._is_done[n] = True
 
     def place(self, n: int) -> str:
-        """Return where sub-environment n is, for messages."""
+        """Return sub-environment, episode and step, for messages."""
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
@@ -136,7 +136,7 @@ class MultiAgentEnvironments:
         return result
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and for each running episode its state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
@@ -152,7 +152,7 @@ class MultiAgentEnvironments:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every sub-environment back to where it was."""
+        """Restore every sub-environment."""
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         self.not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]

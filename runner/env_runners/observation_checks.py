@@ -1,4 +1,4 @@
-"""Checks that an environment's observations lie in its space."""
+"""Checks that an environment's observations are in its space."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 class ObservationChecks:
     """Finds observations that do not fit `space`.
 
-    A wrong shape, numbers that the dtype cannot hold, numbers that are not finite and values that a Discrete,
-    MultiDiscrete or MultiBinary space does not have are always errors. `validate_observations` says what a finite
-    number outside of the bounds of a Box is.
+    A wrong shape, numbers that the dtype cannot hold, numbers that are not finite and values outside of a Discrete,
+    MultiDiscrete or MultiBinary space are always errors. `validate_observations` determines the treatment of finite
+    numbers outside of the bounds of a Box.
 
     Args:
-        space: of one observation.
-        num_rows: N, observations of a vector step.
-        owner: whose space it is, for messages.
-        validate_observations: `error`, `warn` (it is found, and no error) or `off` (it is not looked for).
+        space: space of one observation.
+        num_rows: N, number of observations in a vector step.
+        owner: owner of the space, for messages.
+        validate_observations: `error`, `warn` (they are counted) or `off` (they are not checked).
 
     Raises:
-        ConfigError: the space holds a part that no column can hold (Text, Graph, Sequence, ...).
+        ConfigError: a part of the space cannot be stored in a column (Text, Graph, Sequence, ...).
     """
 
     def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, validate_observations: str = "warn") -> None:
@@ -60,7 +60,7 @@ class ObservationChecks:
             checks.check_shape(_leaf(obs, checks.path), num_rows, method)
 
     def find_misfit(self, obs: Column) -> Misfit | None:
-        """Return what does not fit among (rows, ...) observations of the right shapes; first of all an error."""
+        """Return the misfits among observations (rows, ...) of valid shapes; errors take precedence."""
         found = [
             misfit for checks in self._leaves if (misfit := checks.find_misfit(_leaf(obs, checks.path))) is not None
         ]
@@ -71,7 +71,7 @@ class ObservationChecks:
 
 
 def _leaf(tree: Any, path: Path) -> Any:
-    """Return the array at `path`, None where there is none."""
+    """Return the array at `path`, or None if there is none."""
     for key in path:
         try:
             tree = tree[key]
@@ -81,7 +81,7 @@ def _leaf(tree: Any, path: Path) -> Any:
 
 
 def outline(obs: Any) -> str:
-    """Return type, shape and dtype of an observation, part by part."""
+    """Return type, shape and dtype of an observation, for each of its parts."""
     if isinstance(obs, (dict, tuple)):
         return str(nested.map_leaves(outline, obs))
     dtype = f" and dtype {obs.dtype}" if hasattr(obs, "dtype") else ""

@@ -1,4 +1,4 @@
-"""Environments with several agents of other kinds as a `MultiAgentEnv`: PettingZoo's, and agents without text ids."""
+"""Adapt other environments with several agents to `MultiAgentEnv`: PettingZoo's, and ids that are not strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATE_METHODS = ("get_state", "set_state")
 
 
 def petting_zoo_kinds() -> tuple[type, ...]:
-    """Return PettingZoo's base classes `ParallelEnv` and `AECEnv`; none if nothing has imported PettingZoo."""
+    """Return PettingZoo's base classes `ParallelEnv` and `AECEnv`; empty if PettingZoo has not been imported."""
     module = sys.modules.get("pettingzoo.utils.env")
     return () if module is None else (module.ParallelEnv, module.AECEnv)
 
@@ -24,10 +24,10 @@ def is_petting_zoo(env: Any) -> bool:
 
 
 def as_multi_agent(env: Any) -> Any:
-    """Return an environment of PettingZoo as a `MultiAgentEnv`, and agent ids as texts; other environments as they are.
+    """Return PettingZoo environments as a `MultiAgentEnv`, and agent ids as strings; others are unchanged.
 
     Raises:
-        ValueError: two agent ids are the same text.
+        ValueError: two agent ids result in the same string.
     """
     if is_petting_zoo(env):
         env = PettingZooAdapter(env)
@@ -36,17 +36,17 @@ def as_multi_agent(env: Any) -> Any:
 
 
 class PettingZooAdapter(MultiAgentEnv):
-    """An environment of PettingZoo: a `ParallelEnv`, whose agents act together, or an `AECEnv`, one agent a step.
+    """An environment of PettingZoo: a `ParallelEnv`, whose agents act together, or an `AECEnv` with one agent per step.
 
     Args:
         env: the environment.
-        state: put the environment's state into each agent's info, for critics that read it.
+        state: whether to put the environment's state into each agent's info, for critics that read it.
 
     Attributes:
-        state_space: of the state; None: infos have none.
+        state_space: space of the state, or None if infos do not contain it.
 
     Raises:
-        ValueError: the environment has no state or no agents.
+        ValueError: the environment does not define a state or agents.
     """
 
     def __init__(self, env: Any, state: bool = False) -> None:
@@ -55,12 +55,12 @@ class PettingZooAdapter(MultiAgentEnv):
         self.metadata = {"render_fps": getattr(env, "metadata", {}).get("render_fps")}
         self.state_space = getattr(env, "state_space", None) if state else None
         if state and self.state_space is None:
-            raise ValueError(f"{type(env).__name__} has no state_space, so that its state cannot be given")
+            raise ValueError(f"{type(env).__name__} does not define state_space, so its state cannot be added to infos")
         if not getattr(env, "possible_agents", None):
-            raise ValueError(f"{type(env).__name__} has no possible_agents, the ids of all agents there can be")
+            raise ValueError(f"{type(env).__name__} does not define possible_agents, the ids of all agents")
         self.possible_agents = list(env.possible_agents)
         with warnings.catch_warnings():
-            # PettingZoo warns about classes that define the dicts and not the methods; both are fine here.
+            # PettingZoo warns about classes that define the dicts but not the methods; both are supported here.
             warnings.simplefilter("ignore", UserWarning)
             self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
             self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
@@ -78,7 +78,7 @@ class PettingZooAdapter(MultiAgentEnv):
         return obs, self._with_state(obs, {agent: self._env.infos[agent]})
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """Step all agents, or the one whose turn it is."""
+        """Step all agents, or the agent whose turn it is."""
         if not self._is_parallel:
             return self._step_turn(actions)
         obs, rewards, terminateds, truncateds, infos = self._env.step(dict(actions))
@@ -89,14 +89,14 @@ class PettingZooAdapter(MultiAgentEnv):
         return self._env.state()
 
     def _with_state(self, obs: AgentDict, infos: AgentDict) -> AgentDict:
-        """Return the infos, with the state for each agent that is observed."""
+        """Return the infos, with the state for each observed agent."""
         if self.state_space is None:
             return dict(infos)
         state = self.state()
         return {**infos, **{agent: {**infos.get(agent, {}), "state": state} for agent in obs}}
 
     def _step_turn(self, actions: AgentDict) -> StepDicts:
-        """Step the agent whose turn it is; observe the next one and all whose episodes ended by the step."""
+        """Step the agent whose turn it is; observe the next agent, and all agents whose episodes ended by the step."""
         env = self._env
         env.step(actions[env.agent_selection])
         rewards = {agent: float(env.rewards[agent]) for agent in env.agents}
@@ -107,7 +107,7 @@ class PettingZooAdapter(MultiAgentEnv):
         infos = {agent: dict(env.infos[agent]) for agent in ended}
         self._ended.update(ended)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            env.step(None)  # PettingZoo takes ended agents out one by one
+            env.step(None)  # PettingZoo removes ended agents one by one
         if env.agents:
             agent = env.agent_selection
             obs[agent], infos[agent] = env.observe(agent), dict(env.infos[agent])
@@ -116,7 +116,7 @@ class PettingZooAdapter(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, self._with_state(obs, infos)
 
     def render(self) -> Any:
-        """Return what the environment draws, a picture with `render_mode: rgb_array`."""
+        """Return the environment's rendering, which is a picture with `render_mode: rgb_array`."""
         return self._env.render()
 
     def close(self) -> None:
@@ -125,13 +125,13 @@ class PettingZooAdapter(MultiAgentEnv):
 
 
 class NamedAgents(MultiAgentEnv):
-    """Agents whose ids are numbers or other objects, under their ids as text: agent 0 is `0`.
+    """Converts agent ids that are numbers or other objects to strings: agent 0 is `0`.
 
     Args:
         env: the environment.
 
     Raises:
-        ValueError: two ids are the same text.
+        ValueError: two ids result in the same string.
     """
 
     def __init__(self, env: MultiAgentEnv) -> None:
@@ -139,7 +139,9 @@ class NamedAgents(MultiAgentEnv):
         self._ids = {str(agent): agent for agent in env.possible_agents}
         self.possible_agents = list(self._ids)
         if len(self._ids) < len(list(env.possible_agents)):
-            raise ValueError(f"agent ids are the same as text: {list(env.possible_agents)}; give each agent a name")
+            raise ValueError(
+                f"agent ids are equal as strings: {list(env.possible_agents)}; give each agent a unique name"
+            )
         self.metadata = env.metadata
         self.observation_spaces = _by_name(env.observation_spaces)
         self.action_spaces = _by_name(env.action_spaces)
@@ -159,7 +161,7 @@ class NamedAgents(MultiAgentEnv):
         return answer
 
     def render(self) -> Any:
-        """Return what the environment draws."""
+        """Return the environment's rendering."""
         return self._env.render()
 
     def close(self) -> None:
@@ -168,7 +170,7 @@ class NamedAgents(MultiAgentEnv):
 
 
 def _named(answer: Any) -> Any:
-    """Return what `reset` or `step` returned, by names; an answer of another form is reported by who called."""
+    """Return the result of `reset` or `step` by agent names; invalid results are reported by the caller."""
     if not isinstance(answer, tuple):
         return answer
     return tuple(_by_name(part) if isinstance(part, dict) else part for part in answer)
@@ -179,7 +181,7 @@ def _by_name(by_id: Mapping[Any, Any]) -> AgentDict:
 
 
 def _take_state_methods(adapter: Any, env: Any) -> None:
-    """Let the adapter have `get_state` and `set_state` if the environment has them, for exact resume."""
+    """Add the environment's `get_state` and `set_state`, if it defines them, to the adapter, for exact resume."""
     if all(hasattr(env, name) for name in _STATE_METHODS):
         for name in _STATE_METHODS:
             setattr(adapter, name, getattr(env, name))

@@ -1,4 +1,4 @@
-"""What runs need of the sources of their fragments: env runners, custom ones too, and servers of simulators."""
+"""Interfaces of fragment sources: built-in and custom env runners, and servers of simulators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class FragmentSource(Protocol):
-    """Returns what the modules' newest weights have done in environments, stepped here or by simulators.
+    """Runs the modules in environments, which it or simulators step, and returns fragments.
 
-    Arguments that are None leave a runner with what it had: weights of an earlier call or its first ones.
+    Omitted arguments (None) keep the previous value, for example the weights of an earlier call or the initial ones.
     """
 
     def sample(
@@ -29,29 +29,29 @@ class FragmentSource(Protocol):
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
     ) -> Sample:
-        """Step until at least `num_env_steps` env steps are made; running episodes are cut and go on next time.
+        """Take at least `num_env_steps` env steps; running episodes are cut and continue in the next call.
 
         Args:
-            num_env_steps: at most one less than the number of sub-environments more are made.
-            explore: sample actions; false: the distribution's mode.
-            weights: module id -> (P,) parameters to act with.
+            num_env_steps: lower bound; fewer additional steps than sub-environments are made.
+            explore: whether to sample actions instead of taking the distribution's mode.
+            weights: module id -> parameters (P,) to act with.
             shared_state: by module id, the merged state of connectors that runners share.
             weights_seq_no: number of the weights, which is recorded with the steps.
-            num_env_steps_sampled: by all runners so far, for exploration that changes with time.
+            num_env_steps_sampled: env steps of all runners so far, for exploration that changes with time.
 
         Raises:
-            RunFailure: an environment failed, or returned what does not fit its spaces.
-            Interrupted: an end was asked for while simulators were waited for.
+            RunFailure: an environment failed, or its data do not fit its spaces.
+            Interrupted: the run was asked to end while it waited for simulators.
         """
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from now on."""
 
     def receive(self, receiver: str, *announced: Any) -> None:
-        """Take what a part of the run announces to env runners, before the next episodes."""
+        """Receive an announcement of a part of the run to env runners, before the next episodes."""
 
     def address(self) -> str | None:
-        """Return `host:port` where simulators connect; None where environments are stepped here."""
+        """Return `host:port` where simulators connect, or None if environments are stepped here."""
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around a module."""
@@ -60,15 +60,15 @@ class FragmentSource(Protocol):
         """Return everything that the next `sample` depends on, except the weights."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
 
     def close(self) -> None:
-        """Close the environments; recorded episodes that are in no whole file are dropped."""
+        """Close the environments. Recorded episodes not yet written to a complete file are discarded."""
 
 
 @runtime_checkable
 class EnvRunner(FragmentSource, Protocol):
-    """Steps environments, so that it can also evaluate and record."""
+    """Steps environments, and can also evaluate and record."""
 
     def evaluate(
         self,
@@ -80,19 +80,19 @@ class EnvRunner(FragmentSource, Protocol):
         num_env_steps_sampled: int = 0,
         unit: str = EPISODES,
     ) -> FinishedEpisodes:
-        """Run exactly `duration` whole episodes, or env steps, from fresh resets, always with the same seeds.
+        """Run exactly `duration` complete episodes, or env steps, from fresh resets, always with the same seeds.
 
-        Every sub-environment runs a quota of its own. A quota of episodes is run to their ends, so that short ones are
-        not preferred; of a quota of env steps the episodes are returned that end within it.
+        Every sub-environment has a separate quota. A quota of episodes runs to their ends, so that short episodes are
+        not preferred. For a quota of env steps, the episodes that end within it are returned.
 
         Args:
-            duration: of all sub-environments together, in `unit`.
+            duration: total of all sub-environments, in `unit`.
             unit: `episodes`, or `env_steps`; only the latter is passed, so that a custom runner that
                 does not know units evaluates episodes.
             explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see `sample`.
 
         Raises:
-            RunFailure: an environment failed, or simulators would have to be asked to evaluate.
+            RunFailure: an environment failed, or the runner uses simulators, which cannot evaluate.
         """
 
     def finish_recording(self) -> Recorded:

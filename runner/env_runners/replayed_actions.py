@@ -1,4 +1,4 @@
-"""The actions of a running episode, which bring its environment back where it was: a resumed run steps them again."""
+"""The actions of a running episode, which a resumed run repeats to restore its environment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BLOCK = 1024
 
 
 class ReplayedActions:
-    """The actions since the reset, or none of them once there are more than a limit.
+    """The actions since the reset, dropped once there are more than a limit.
 
     Args:
-        limit: the most actions that are kept.
+        limit: maximum number of actions.
     """
 
     def __init__(self, limit: int) -> None:
@@ -23,15 +23,15 @@ class ReplayedActions:
         self.clear()
 
     def clear(self) -> None:
-        """Begin with the actions of another episode."""
+        """Begin the actions of another episode."""
         self.is_forgotten = False
-        self._blocks: list[Any] = []  # stacked, since an action alone takes hundreds of bytes
+        self._blocks: list[Any] = []  # stacked, because a single action takes hundreds of bytes
         self._recent: list[Any] = []
         self._num_packed = 0
         self._num_until_packed = min(_BLOCK, self._limit + 1)
 
     def append(self, action: Any) -> None:
-        """Keep the newest action."""
+        """Store the newest action."""
         if self.is_forgotten:
             return
         self._recent.append(action)
@@ -48,11 +48,11 @@ class ReplayedActions:
         self._num_until_packed = min(_BLOCK, self._limit + 1 - self._num_packed)
 
     def forget(self) -> None:
-        """Keep no actions until the next `clear`."""
+        """Store no actions until the next `clear`."""
         self.clear()
         self.is_forgotten = True
 
     def stacked(self) -> Any | None:
-        """Return the (K, ...) actions; None if there are none."""
+        """Return the actions (K, ...), or None if there are none."""
         blocks = [*self._blocks, nested.stack(self._recent)] if self._recent else self._blocks
         return nested.concatenate(blocks) if blocks else None

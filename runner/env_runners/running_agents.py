@@ -1,4 +1,4 @@
-"""The agents that run in the sub-environments of an env runner, and what each vector step means for them."""
+"""The agents that run in the sub-environments of an env runner, and their data in each vector step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """An env episode that ended.
+    """An env episode that has ended.
 
     Attributes:
         env: number of its sub-environment.
-        length: env steps.
+        length: number of env steps.
         returns: agent id -> its return.
-        number: of the episode in its sub-environment, from 0.
-        is_terminated: whether the environment has terminated it, or each of its agents; else it is truncated.
+        number: number of the episode in its sub-environment, from 0.
+        is_terminated: whether the environment or each of its agents has terminated it; otherwise it is truncated.
     """
 
     env: int
@@ -32,7 +32,7 @@ class FinishedEpisode:
 
 
 class Observed:
-    """What the sub-environments returned for the agents of one module, in one vector step."""
+    """Data of the agents of one module, from all sub-environments in one vector step."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, Any]] = []  # slot, first observation
@@ -51,14 +51,14 @@ class RunningAgents:
         agents: module id -> its agents.
 
     Attributes:
-        env_t: (N,) env time steps of the env episodes.
-        numbers: (N,) numbers of the env episodes, from 0.
+        env_t: env time steps (N,) of the env episodes.
+        numbers: numbers (N,) of the env episodes, from 0.
     """
 
     def __init__(self, env: MultiAgentEnvironments, agents: Mapping[str, Sequence[str]]) -> None:
         self._env = env
         self._module_ids = list(agents)
-        self._place_of = {  # agent id -> its module, its place among the module's agents, and their number
+        self._place_of = {  # agent id -> its module, its index among the module's agents, and their number
             agent: (module_id, place, len(of_module))
             for module_id, of_module in agents.items()
             for place, agent in enumerate(of_module)
@@ -75,7 +75,7 @@ class RunningAgents:
         return sum(self._returns[n].values())
 
     def observed_in(self, n: int) -> Iterator[tuple[str, str, int]]:
-        """Yield the agents that were observed in a sub-environment's episode: agent, its module, its slot there."""
+        """Yield the agents observed in a sub-environment's episode: agent, its module, and its slot there."""
         for agent in sorted(self._running[n] | self._has_ended[n]):
             module_id, place, num_agents = self._place_of[agent]
             yield agent, module_id, n * num_agents + place
@@ -85,14 +85,14 @@ class RunningAgents:
         return self._place_of[agent][0]
 
     def restart(self) -> None:
-        """Number env episodes from 0 again; what the sub-environments return next is of a reset."""
+        """Number env episodes from 0 again; the next results of the sub-environments belong to a reset."""
         self.numbers = [-1] * self._env.num_envs
 
     def sort_in(self, steps: Sequence[EnvStep]) -> tuple[dict[str, Observed], list[FinishedEpisode]]:
-        """Return what the sub-environments returned, by module id, and the env episodes that ended.
+        """Return the data of the sub-environments by module id, and the env episodes that ended.
 
         Raises:
-            RunFailure: a sub-environment names unknown agents, continues after an agent's end, or returns a reward
+            RunFailure: a sub-environment returns unknown agents, continues after an agent's end, or returns a reward
                 that is not a number.
         """
         observed = {module_id: Observed() for module_id in self._module_ids}
@@ -100,7 +100,7 @@ class RunningAgents:
         return observed, [episode for episode in ended if episode is not None]
 
     def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
-        """Give each agent's data to its module; returns the env episode if it has ended."""
+        """Add each agent's data to its module; return the env episode if it has ended."""
         if step.is_reset:
             self.numbers[n] += 1
             self.env_t[n] = 0
@@ -132,7 +132,7 @@ class RunningAgents:
         return None
 
     def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
-        """End the episodes of agents that this step ended, and the env episode with the last of them."""
+        """End the episodes of agents in this step, and the env episode with its last agent."""
         all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
         for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):
             for agent in ends:
@@ -166,7 +166,7 @@ class RunningAgents:
         try:
             module_id, place, num_agents = self._place_of[agent]
         except KeyError:
-            what = f"the environment's {data} name an agent that is none of its possible_agents"
+            what = f"the environment's {data} contain an agent that is not in its possible_agents"
             raise self._failure(what, n, str(agent), list(self._place_of)) from None
         return module_id, n * num_agents + place
 

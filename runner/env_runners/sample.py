@@ -1,4 +1,4 @@
-"""What an env runner gives: sampled steps, and what is to be counted."""
+"""The result of sampling: steps, and values to be counted."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from runner.pipelines.custom_metrics import ReducedMetrics, metrics_from_state, 
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.to_record import ToRecord
 
-# Module id -> (P,) parameters.
+# Module id -> parameters (P,).
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Sample(LeanPickle):
-    """What one call of `sample` yields.
+    """The result of one call of `sample`.
 
     Attributes:
         rollout: the sampled steps.
         finished: the episodes that ended.
         shared_state: by module id, the state of connectors that runners share (running means, for example), not merged.
-        counts: metric name -> what this runner has counted since it was made.
-        further_states: the same of this runner's other pipelines, which may have gone on from older merged states.
-        to_record: what recording needs besides, where the group records.
+        counts: metric name -> count of this runner since it was made.
+        further_states: like `shared_state`, for other pipelines of this runner, which may start from older merged
+            states.
+        to_record: additional data for recording, if the group records.
         runner: number of the runner.
         weights_seq_no: number of the weights that it acted with.
-        connector_metrics: metric of the run -> what connectors of the pipelines have reported for it.
-        broken_off: ids of episodes that neither ended nor go on.
-        idle_s: seconds that a runner in a process of its own had waited to be asked.
-        bytes_per_env_step: that samples of such a runner take on their way, 0 where it is in this process.
+        connector_metrics: metric of the run -> values reported by connectors of the pipelines.
+        broken_off: ids of aborted episodes, which neither ended nor continue.
+        idle_s: seconds that a runner in a separate process had waited for the call.
+        bytes_per_env_step: size of such a runner's samples in transit; 0 in this process.
     """
 
     rollout: Rollout
@@ -55,11 +56,11 @@ class Sample(LeanPickle):
     bytes_per_env_step: float = 0.0
 
     def without_rollout(self) -> Self:
-        """Return the sample without its steps, whose number stays."""
+        """Return the sample without its steps, keeping their number."""
         return changed_copy(self, rollout=Rollout({}, self.rollout.num_env_steps))
 
     def sent(self, idle_s: float, bytes_per_env_step: float) -> Self:
-        """Return the sample of a runner in a process of its own."""
+        """Return the sample of a runner in a separate process."""
         return changed_copy(self, idle_s=idle_s, bytes_per_env_step=bytes_per_env_step)
 
     def numbered(self, runner: int, weights_seq_no: int) -> Self:
@@ -69,7 +70,7 @@ class Sample(LeanPickle):
         return changed_copy(self, runner=runner, weights_seq_no=weights_seq_no)
 
     def with_writable_rows(self) -> Self:
-        """Return the sample with a rollout whose rows may be written to."""
+        """Return the sample with a rollout whose rows are writable."""
         rollout = self.rollout.with_writable_rows()
         return self if rollout is self.rollout else changed_copy(self, rollout=rollout)
 

@@ -1,4 +1,4 @@
-"""Recording of the samples of env runners: whole episodes of simulators, joined where samples are used."""
+"""Recording of the samples of env runners: joins complete episodes of simulators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS_SEQ_NO = "weights_seq_no"
 
 
 def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
-    """Return the block with a column that says which weights acted."""
+    """Return the block with a column for the number of the weights that acted."""
     numbers = np.full(block.num_rows, weights_seq_no, np.int64)
     return block.with_columns({WEIGHTS_SEQ_NO: numbers})
 
@@ -30,36 +30,36 @@ class SampleRecorder(Protocol):
     """Joins the samples of one runner to episodes, and writes them."""
 
     def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
-        """Take the blocks of a sample, with observations as simulators sent them; may raise `RunFailure`."""
+        """Add the blocks of a sample, with observations as simulators sent them; may raise `RunFailure`."""
 
     def break_off_all(self) -> None:
-        """Leave out all episodes that are open."""
+        """Drop all unfinished episodes."""
 
     def put_on_disk(self) -> Recorded:
-        """Finish the files; what was recorded until now. Raises `RunFailure` where that cannot be written."""
+        """Finish the files and return the report of all data so far; raises `RunFailure` if writing fails."""
 
     def get_open(self) -> dict[str, Any]:
-        """Return what was taken of the episodes that are open, by their ids."""
+        """Return the data of unfinished episodes, by their ids."""
 
     def set_open(self, episodes: Mapping[str, Any]) -> None:
-        """Go on with the episodes that `get_open` returned."""
+        """Continue the episodes that `get_open` returned."""
 
     def close(self) -> Recorded:
         """Finish the files."""
 
     def abort(self) -> None:
-        """Drop what is in no whole file yet."""
+        """Drop all data that are not yet in a complete file."""
 
 
 class SampleRecording:
     """Records the samples of a group, with a recorder for each runner.
 
-    What a runner has sent is recorded, whatever becomes of the runner.
+    Samples are recorded even if their runner dies later.
 
     Args:
         make_recorder: index of a runner -> its recorder.
-        num_runners: of the group.
-        file_list: which files the run has written; None: it cannot go on.
+        num_runners: size of the group.
+        file_list: files that the run has written, or None if it cannot be resumed.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class SampleRecording:
         self._before: Recorded | None = None
 
     def add(self, index: int, rollout: Rollout, to_record: ToRecord, weights_seq_no: int) -> None:
-        """Take the sample of a runner.
+        """Record the sample of a runner.
 
         Raises:
-            RunFailure: what has ended cannot be written.
+            RunFailure: ended episodes cannot be written.
         """
         raw = [
             with_weights_seq_no(block.with_columns({OBS: to_record.raw_obs[module_id]}), weights_seq_no)
@@ -82,14 +82,14 @@ class SampleRecording:
         self._recorders[index].add_sample(raw, to_record)
 
     def forget(self, index: int) -> None:
-        """Leave out the open episodes of a runner that was lost."""
+        """Drop the unfinished episodes of a dead runner."""
         self._recorders[index].break_off_all()
 
     def get_state(self) -> dict[str, Any]:
-        """Put everything that has ended on disk; what that is, and the episodes that go on, by runner.
+        """Write all ended episodes to disk; return the report of them and the unfinished episodes, by runner.
 
         Raises:
-            RunFailure: it cannot be written.
+            RunFailure: the files cannot be written.
         """
         recorded = self._summed([recorder.put_on_disk() for recorder in self._recorders])
         return {
@@ -99,7 +99,7 @@ class SampleRecording:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`, also of another number of runners; files that are newer are removed.
+        """Restore a state of `get_state`, possibly for another number of runners; newer files are removed.
 
         Args:
             state: empty for a run that did not record before.
@@ -116,7 +116,7 @@ class SampleRecording:
             self._file_list.keep_only(() if self._before is None else self._before.report.files)
 
     def finish(self) -> Recorded:
-        """Finish the files of all runners; what the run has recorded since its beginning."""
+        """Finish the files of all runners; return the report of all recorded data of the run."""
         return self._summed([recorder.close() for recorder in self._recorders])
 
     def _summed(self, recorded: Sequence[Recorded]) -> Recorded:
@@ -124,6 +124,6 @@ class SampleRecording:
         return sum(recorded[1:], first)
 
     def abort(self) -> None:
-        """Drop what is in no whole file yet."""
+        """Drop all data that are not yet in a complete file."""
         for recorder in self._recorders:
             recorder.abort()

@@ -1,4 +1,4 @@
-"""N sub-environments that are apart from each other: they step in parallel, and one that fails is made anew alone."""
+"""N independent sub-environments: they step in parallel, and a failed one is re-created individually."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ MakeSubEnvironment = Callable[[int, Column], SubEnvironment]
 
 
 class SeparateEnvironments:
-    """N sub-environments, each with the seeds, the steps and the state that it has among `SyncEnvironments`.
+    """N sub-environments, each with the same seeds, steps and state as in `SyncEnvironments`.
 
     Args:
         make_one: makes one of them.
-        obs: (N, ...) where they write their newest observations.
-        spaces: of observations and actions.
-        restarts: whether one that fails is made anew: its episode is broken off, and its next one begins. Else its
+        obs: arrays (N, ...) for their newest observations.
+        spaces: spaces of observations and actions.
+        restarts: whether to re-create a failed one, which aborts its episode and begins the next one. Otherwise the
             failure is raised.
-        timeout_s: longest wait for the answers to a step or a reset; None: no limit.
-        held: is closed with them.
+        timeout_s: longest wait for the answers to a step or a reset, or None for no limit.
+        held: closed together with them.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class SeparateEnvironments:
         self._timeout_s = timeout_s
         self._held = held or ExitStack()
         self.num_envs = nested.row_count(obs)
-        self.broken_off: list[int] = []
+        self.recreated: list[int] = []
         self._num_restarts = 0
         self._failures_in_a_row = [0] * self.num_envs
-        self._lost: dict[int, EnvFailure] = {}  # of ones that failed between two steps: the next step makes them anew
+        self._failed: dict[int, EnvFailure] = {}  # failures between two steps: the next step re-creates these
         self._seed_name: tuple[int | str, ...] = ("unused",)
         self._episode_numbers = np.zeros(self.num_envs, np.int64)
         self._rewards = np.zeros(self.num_envs, np.float64)
@@ -103,31 +103,31 @@ class SeparateEnvironments:
         self._episode_numbers[:] = 0
         self._terminateds[:] = self._truncateds[:] = False
         for n, env in enumerate(self._envs):
-            if n not in self._lost:
+            if n not in self._failed:
                 env.begin("reset", seed_name)
         deadline_s = self._deadline_s()
         infos = [self._answer(n, deadline_s) for n in range(self.num_envs)]
-        self.broken_off = []  # nothing was running
+        self.recreated = []  # nothing was running
         return nested.map_leaves(np.copy, self._obs), infos if any(infos) else {}
 
     def step(self, actions: Array) -> StepResult:
-        """Step all together, or reset the ones whose episodes are over; see `broken_off`."""
-        self.broken_off = []
+        """Step all together, or reset those whose episodes are over; see `recreated`."""
+        self.recreated = []
         self._episode_numbers += self._terminateds | self._truncateds
         for n, env in enumerate(self._envs):
-            if n not in self._lost:
+            if n not in self._failed:
                 env.begin("step", nested.take(actions, slice(n, n + 1)))
         deadline_s = self._deadline_s()
         infos: list[Mapping[str, Any]] = []
         for n in range(self.num_envs):
             answer = self._answer(n, deadline_s)
-            if n in self.broken_off:
+            if n in self.recreated:
                 answer = 0.0, False, False, answer, False
             else:
                 self._failures_in_a_row[n] = 0
             self._rewards[n], self._terminateds[n], self._truncateds[n], info, is_not_restored = answer
             if is_not_restored:
-                self.broken_off.append(n)
+                self.recreated.append(n)
                 self._episode_numbers[n] += 1
             infos.append(info)
         return (
@@ -142,26 +142,26 @@ class SeparateEnvironments:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _answer(self, n: int, deadline_s: float | None) -> Any:
-        """Return the answer of one; where it failed, now or since the last step, the info of its next reset."""
-        if n in self._lost:
-            return self._begin_anew(n, self._lost.pop(n))
+        """Return the answer of sub-environment n; if it failed since the last step, the info of its next reset."""
+        if n in self._failed:
+            return self._recreate(n, self._failed.pop(n))
         try:
             return self._envs[n].finish(None if deadline_s is None else deadline_s - time.monotonic())
         except EnvFailure as failure:
-            return self._begin_anew(n, failure)
+            return self._recreate(n, failure)
 
     # -- failures --------------------------------------------------------------------------------------------------
 
-    def _begin_anew(self, n: int, failure: EnvFailure) -> Mapping[str, Any]:
-        """Make one anew and begin its next episode; returns the info of the reset.
+    def _recreate(self, n: int, failure: EnvFailure) -> Mapping[str, Any]:
+        """Re-create a sub-environment and begin its next episode; return the info of the reset.
 
         Raises:
             RunFailure: failures end the run, or there were too many in a row.
         """
-        self.broken_off.append(n)
+        self.recreated.append(n)
         while True:
             self._envs[n].end()
-            self._check_goes_on(n, failure)
+            self._raise_unless_restarting(n, failure)
             self._num_restarts += 1
             self._episode_numbers[n] += 1
             try:
@@ -173,10 +173,10 @@ class SeparateEnvironments:
                 return info
             except EnvFailure as again:
                 failure = again
-            except ConfigError as unmade:  # it could be made before
+            except ConfigError as unmade:  # although it could be made before
                 failure = EnvFailure(unmade.problems[0])
 
-    def _check_goes_on(self, n: int, failure: EnvFailure) -> None:
+    def _raise_unless_restarting(self, n: int, failure: EnvFailure) -> None:
         problem = failure.problem
         if problem.where is None:
             problem = replace(problem, where=f"sub-environment {n}, episode {self._episode_numbers[n]}")
@@ -186,31 +186,32 @@ class SeparateEnvironments:
         if self._failures_in_a_row[n] >= MOST_FAILURES_IN_A_ROW:
             what = f"sub-environment {n} failed {MOST_FAILURES_IN_A_ROW} times in a row without a step: {problem.what}"
             raise RunFailure(replace(problem, what=what)) from failure
-        _log.warning("a sub-environment is made anew (%s): %s", _RESTART_KEY, problem.render_alone())
+        _log.warning("re-creating a sub-environment (%s): %s", _RESTART_KEY, problem.render_alone())
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state that `SyncEnvironments` would have, the count of restarts, and the ones that were lost.
+        """Return the state that `SyncEnvironments` would have, the count of restarts, and the failed ones.
 
-        Where failed ones are made anew, one that fails here has lost its episode, and the next step makes it anew.
+        If failed ones are re-created, a failure here loses the episode, and the next step re-creates the
+        sub-environment.
         """
         for n, env in enumerate(self._envs):
-            if n not in self._lost:
+            if n not in self._failed:
                 env.begin("get_state")
         states = [self._state_of(n) for n in range(self.num_envs)]
-        lost = {"lost": sorted(self._lost)} if self._lost else {}
+        lost = {"lost": sorted(self._failed)} if self._failed else {}
         return _joined(states) | {"num_restarts": self._num_restarts} | lost
 
     def _state_of(self, n: int) -> dict[str, Any]:
-        if n not in self._lost:
+        if n not in self._failed:
             try:
                 state: dict[str, Any] = self._envs[n].finish(self._timeout_s)
                 return state
             except EnvFailure as failure:
                 if not self._restarts:
                     raise
-                self._lost[n] = failure
+                self._failed[n] = failure
         return {
             "seed_name": list(self._seed_name),
             "episode_numbers": [int(self._episode_numbers[n])],
@@ -220,15 +221,15 @@ class SeparateEnvironments:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every sub-environment back to where it was; also from a state of `SyncEnvironments`."""
+        """Restore every sub-environment, also from a state of `SyncEnvironments`."""
         self._num_restarts = int(state.get("num_restarts", 0))
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers[:] = state["episode_numbers"]
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
         lost = Problem("the sub-environment had failed when the checkpoint was written")
-        self._lost = {n: EnvFailure(lost) for n in map(int, state.get("lost", ()))}
-        restored = [n for n in range(self.num_envs) if n not in self._lost]
+        self._failed = {n: EnvFailure(lost) for n in map(int, state.get("lost", ()))}
+        restored = [n for n in range(self.num_envs) if n not in self._failed]
         for n in restored:
             self._envs[n].begin("set_state", _part_of(state, n))
         num_calls = 1 + max(map(int, state["num_steps"]))  # a reset and a replay of all actions
@@ -241,7 +242,7 @@ class SeparateEnvironments:
 
 
 def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one state out of states of one sub-environment each."""
+    """Return one state made of states of single sub-environments."""
     joined = dict(states[0])
     for key in ("episode_numbers", "num_steps"):
         joined[key] = [number for state in states for number in state[key]]
@@ -254,7 +255,7 @@ def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _part_of(state: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """Return the state of one sub-environment, out of the state of all."""
+    """Return the state of one sub-environment from the state of all."""
     part: dict[str, Any] = {"seed_name": state["seed_name"]}
     for key in ("episode_numbers", "num_steps", "terminateds", "truncateds"):
         part[key] = state[key][n : n + 1]
@@ -271,7 +272,7 @@ def local_environments(
     seed: int,
     max_replayed_steps: int = MAX_REPLAYED_STEPS,
 ) -> SeparateEnvironments:
-    """Make N sub-environments in this process, of which the ones that fail are made anew."""
+    """Make N sub-environments in this process; failed ones are re-created."""
 
     def make_one(n: int, obs: Column) -> LocalSubEnvironment:
         return LocalSubEnvironment(lambda: SyncEnvironments(make_env, 1, seed, n, max_replayed_steps), obs)
@@ -287,13 +288,13 @@ def process_environments(
     restarts: bool,
     timeout_s: float | None,
 ) -> SeparateEnvironments:
-    """Make N sub-environments in a process each, which write their observations to shared memory.
+    """Make N sub-environments in separate processes, which write their observations to shared memory.
 
     Args:
         config: the `env` block.
-        spaces: of its observations and actions.
+        spaces: spaces of observations and actions.
         num_envs: N.
-        seed: of the run.
+        seed: seed of the run.
         restarts, timeout_s: see `SeparateEnvironments`.
     """
     like = nested.zeros(blank_item(spaces[0]), (num_envs,))

@@ -1,4 +1,4 @@
-"""Rows in memory that processes of one machine share: a file without a name, which children inherit."""
+"""Rows in memory that processes of one machine share: an unnamed file, which children inherit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIGNMENT = 64  # bytes
 
 
 def open_memory(like: Column) -> int:
-    """Return the descriptor of memory for arrays like these; close it at the end."""
+    """Return the descriptor of memory for such arrays; close it at the end."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("runner")
     else:
@@ -27,7 +27,7 @@ def open_memory(like: Column) -> int:
 
 
 def map_rows(file: int, like: Column) -> Column:
-    """Return arrays like these which lie in the memory."""
+    """Return such arrays in the shared memory."""
     memory, offset = mmap.mmap(file, _size_of(like)), 0
 
     def mapped(leaf: Any) -> Any:

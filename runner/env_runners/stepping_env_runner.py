@@ -1,4 +1,4 @@
-"""The outline of sampling and evaluating, which env runners with a single agent and with several agents share."""
+"""Base class of env runners, with the steps of sampling and evaluating for one or several agents."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class SteppingEnvRunner(ABC):
                         cut.fragments = {}  # frees the rows
                         cuts.append(cut)
         except BaseException:
-            self._has_begun = False  # listeners keep episodes of the cuts, which are lost
+            self._has_begun = False  # listeners keep episodes of these cuts, which are dropped
             raise
         return self._complete(cuts, quotas)
 
@@ -147,7 +147,7 @@ class SteppingEnvRunner(ABC):
             on_step(step)
 
     def _vector_step(self, explore: bool, counted: BoolArray) -> VectorStep:
-        """Act on the newest observations, and step all sub-environments; `counted` (N,) are those that count."""
+        """Act on the newest observations, and step all sub-environments; `counted` (N,) marks steps that count."""
         actions = self._act(explore)
         for before_reset in self._before_reset:
             before_reset(self._awaits_reset & counted)
@@ -190,7 +190,7 @@ class SteppingEnvRunner(ABC):
     @property
     @abstractmethod
     def _num_env_steps(self) -> int:
-        """Env steps since the newest cut."""
+        """Number of env steps since the newest cut."""
 
     @property
     @abstractmethod
@@ -207,7 +207,7 @@ class SteppingEnvRunner(ABC):
 
     @abstractmethod
     def _reserve(self, num_env_steps: int) -> None:
-        """Make room for the rows of a fragment."""
+        """Allocate space for the rows of a fragment."""
 
     @abstractmethod
     def _begin(self, explore: bool, counted: BoolArray) -> VectorStep:
@@ -229,7 +229,7 @@ class SteppingEnvRunner(ABC):
     def _finished(
         self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None
     ) -> tuple[FinishedEpisodes, IntArray | None]:
-        """Return the episodes that ended, and in an evaluation the places of those that count."""
+        """Return the episodes that ended, and in an evaluation the indices of episodes that count."""
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
@@ -237,12 +237,12 @@ class SteppingEnvRunner(ABC):
 
     @abstractmethod
     def _restore(self, state: Mapping[str, Any]) -> Sequence[str]:
-        """Restore a state of `_state`; returns the ids of running episodes."""
+        """Restore a state of `_state`; return the ids of running episodes."""
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def receive(self, receiver: str, *announced: Any) -> None:
-        """Pass to a receiver of the listeners what a part of the run announces."""
+        """Pass an announcement of a part of the run to a receiver of the listeners."""
         receiver_of((listener.receivers for listener in self._listeners), receiver)(*announced)
 
     def set_weights(self, weights: Weights) -> None:
@@ -276,7 +276,7 @@ class SteppingEnvRunner(ABC):
         return self._state() | {one.name: one.get_state() for one in self._listeners if one.name}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         if not state:
             return
         running = self._restore(state)
@@ -292,5 +292,5 @@ class SteppingEnvRunner(ABC):
         return sum(reports[1:], reports[0])
 
     def close(self) -> None:
-        """Close the environments; recorded episodes that are in no complete file are dropped."""
+        """Close the environments. Recorded episodes not yet written to a complete file are discarded."""
         close_each([*self._listeners, self.env])

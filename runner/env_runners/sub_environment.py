@@ -1,4 +1,4 @@
-"""One sub-environment that can be ended and made anew without the others: in this process, or in one of its own."""
+"""One sub-environment that can be ended and re-created individually, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.vector_envs import EnvFailure, SyncEnvironments
 from runner.episodes.columns import Column
 
-# Importing what a user's environment needs may take long on a busy machine.
+# Importing the modules of a user's environment may take long on a busy machine.
 START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
 _MAKING = "its making"
 _TIMEOUT_KEY = "env_runners.env_step_timeout_s"
-# The search path of modules travels, so that the process finds what this one does, wherever it was started.
+# The module search path is passed on, so that the process finds the same modules from any working folder.
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from runner.env_runners.env_process import main; main(*map(int, sys.argv[2:]))"
@@ -34,10 +34,10 @@ _MAIN = (
 
 
 class SubEnvironment(Protocol):
-    """Answers calls in their order; the first call makes it, and its answer is None.
+    """Answers calls in order. The first call makes the sub-environment and returns None.
 
     Attributes:
-        environment: as callbacks get it.
+        environment: the environment for callbacks.
     """
 
     environment: Any
@@ -49,22 +49,22 @@ class SubEnvironment(Protocol):
         """Wait for the answer to the oldest call.
 
         Raises:
-            EnvFailure: the environment failed; all that is left is `end`.
+            EnvFailure: the environment failed; it can only be ended.
             RunnerError: the call cannot be answered.
         """
 
     def end(self) -> None:
-        """End it at once, whatever it does."""
+        """End it immediately, even if it is busy."""
 
 
 def answer(envs: SyncEnvironments, method: str, *arguments: Any) -> Any:
-    """Call a method, and return what it returns beside observations, without the axis of sub-environments."""
+    """Call a method; return its result without observations and without the axis of sub-environments."""
     result = getattr(envs, method)(*arguments)
     if method == "reset":
         return _only(result[1])
     if method == "step":
         _, rewards, terminateds, truncateds, infos = result
-        return float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), _only(infos), bool(envs.broken_off)
+        return float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), _only(infos), bool(envs.recreated)
     return result
 
 
@@ -73,11 +73,11 @@ def _only(infos: Any) -> Any:
 
 
 class LocalSubEnvironment:
-    """A sub-environment in this process; a call runs when its answer is asked for.
+    """A sub-environment in this process; a call runs when its answer is requested.
 
     Args:
         make_envs: makes it.
-        obs: (1, ...) its row of observations.
+        obs: its row of observations (1, ...).
     """
 
     def __init__(self, make_envs: Callable[[], SyncEnvironments], obs: Column) -> None:
@@ -95,7 +95,7 @@ class LocalSubEnvironment:
         self._calls.append(lambda: answer(self._envs, method, *arguments))  # type: ignore[arg-type]
 
     def finish(self, timeout_s: float | None) -> Any:
-        """See `SubEnvironment`; it takes as long as it takes."""
+        """See `SubEnvironment`; the timeout is ignored."""
         return self._calls.popleft()()
 
     def end(self) -> None:
@@ -108,12 +108,12 @@ class LocalSubEnvironment:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What a process needs to make its sub-environment.
+    """Settings for the process of a sub-environment.
 
     Attributes:
         config: the `env` block.
-        seed: of the run.
-        number: n, of the sub-environment.
+        seed: seed of the run.
+        number: n, index of the sub-environment.
         num_envs: N, rows in the shared memory of observations.
     """
 
@@ -124,10 +124,10 @@ class ProcessSettings:
 
 
 class ProcessSubEnvironment:
-    """A sub-environment in a process of its own, which ends with this one.
+    """A sub-environment in a separate process, which ends with this one.
 
     Args:
-        settings: of the process.
+        settings: settings of the process.
         memory: descriptor of the memory of observations.
 
     Raises:
@@ -150,7 +150,7 @@ class ProcessSubEnvironment:
         self._send((method, arguments))
 
     def _send(self, message: Any) -> None:
-        with suppress(OSError):  # it is gone, which the answer tells
+        with suppress(OSError):  # it is gone, which `finish` reports
             self._connection.send(message)
 
     def finish(self, timeout_s: float | None) -> Any:
@@ -173,7 +173,7 @@ class ProcessSubEnvironment:
         return result
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the environment or of a wrapper, and wait for what it returns.
+        """Call a method of the environment or of a wrapper, and return its result.
 
         Raises:
             RunnerError: it raised an error.
@@ -182,14 +182,14 @@ class ProcessSubEnvironment:
         return self.finish(None)
 
     def end(self) -> None:
-        """See `SubEnvironment`; kills the process and all that it has started."""
+        """See `SubEnvironment`; kills the process and all of its descendants."""
         if self._process.returncode is None:
             self._kill_group()
             self._process.wait()
         self._connection.close()
 
     def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+        with suppress(ProcessLookupError, PermissionError):  # none is left
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
@@ -200,17 +200,17 @@ def _start(connection: int, memory: int) -> subprocess.Popen[bytes]:
             [sys.executable, "-c", _MAIN, json.dumps(sys.path), *numbers],
             stdin=subprocess.DEVNULL,
             pass_fds=(connection, memory),
-            start_new_session=True,  # interrupts are for the run, and a simulator that it starts ends with it
+            start_new_session=True,  # interrupts are for the run; and a simulator that it starts ends with it
         )
-    except OSError as error:  # no memory, too many processes
+    except OSError as error:  # for example not enough memory, or a process limit
         raise EnvFailure(Problem(f"the environment's process cannot be started: {error}")) from error
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:
-    """Close sub-environments, which may take seconds together, and end them."""
+    """Close and end sub-environments; the closes share a timeout of seconds."""
     for one in sub_environments:
         one.begin("close")
     for one in sub_environments:
-        with suppress(Exception):  # it hangs, or is broken
+        with suppress(Exception):  # it may hang, or be broken
             one.finish(_CLOSE_TIMEOUT_S)
         one.end()

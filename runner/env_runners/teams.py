@@ -1,4 +1,4 @@
-"""Teams of agents: who is in them, and rewards that they share."""
+"""Teams of agents: their members, and shared rewards."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def agents_of_teams(teams: Mapping[str, Sequence[str]], agents: Sequence[str]) -
 
     Args:
         teams: team -> ids or patterns (`*`, `?`, `[abc]`).
-        agents: of the environment.
+        agents: agents of the environment.
 
     Raises:
-        ConfigError: a pattern fits no agent, or an agent is in two teams.
+        ConfigError: a pattern does not match any agent, or an agent is in two teams.
     """
     found: dict[str, list[str]] = {}
     for team, patterns in teams.items():
         for pattern in patterns:
             if not any(fnmatchcase(agent, pattern) for agent in agents):
-                what, nearest = f"team {team} has an agent that is not there", nearest_match(pattern, list(agents))
+                what, nearest = f"team {team} contains an unknown agent", nearest_match(pattern, list(agents))
                 raise ConfigError([Problem(what, f"{_WHERE}.{team}", pattern, ", ".join(agents), nearest)])
         found[team] = [agent for agent in agents if any(fnmatchcase(agent, pattern) for pattern in patterns)]
     for agent in agents:
@@ -37,13 +37,13 @@ def agents_of_teams(teams: Mapping[str, Sequence[str]], agents: Sequence[str]) -
 
 
 class SharedRewards(MultiAgentEnv):
-    """An environment whose agents get, in each env step, the mean of the rewards of their team's running agents.
+    """Gives each agent, in each env step, the mean of the rewards of its team's running agents.
 
-    The sum of all rewards stays as it is. Members that have not come yet, or have finished, have no share.
+    The sum of all rewards does not change. Members that have not joined yet, or have finished, do not get a share.
 
     Args:
         env: the environment.
-        teams: team -> ids or patterns of its agents; agents in none keep their rewards.
+        teams: team -> ids or patterns of its agents; agents without a team keep their rewards.
 
     Raises:
         ConfigError: see `agents_of_teams`.
@@ -57,7 +57,7 @@ class SharedRewards(MultiAgentEnv):
         self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
 
     def __getattr__(self, name: str) -> Any:
-        if "_env" not in self.__dict__:  # while it is being copied
+        if "_env" not in self.__dict__:  # during a copy
             raise AttributeError(name)
         of_env = getattr(self._env, name)
         return {"get_state": self._get_state, "set_state": self._set_state}.get(name, of_env)
@@ -102,5 +102,5 @@ class SharedRewards(MultiAgentEnv):
 
 
 def sharing_rewards(env: MultiAgentEnv, teams: Mapping[str, Sequence[str]]) -> MultiAgentEnv:
-    """Return the environment, whose teams share their rewards if there are any; raises as `SharedRewards` does."""
+    """Return the environment, with shared rewards if there are teams; raises the errors of `SharedRewards`."""
     return SharedRewards(env, teams) if teams else env

@@ -1,7 +1,7 @@
-"""N sub-environments stepped together: gymnasium's own batched implementation, or one by one.
+"""N sub-environments stepped together: gymnasium's batched implementation, or one by one.
 
-Both reset a sub-environment that is done in the next step (gymnasium's NEXT_STEP mode; that step's action is ignored),
-and both can be put back into the middle of an episode.
+Both reset a finished sub-environment in the next step (gymnasium's NEXT_STEP mode; that step's action is ignored), and
+both can be restored in the middle of an episode.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ Space = gym.Space[Any]
 
 
 class EnvFailure(RunFailure):
-    """An environment raised an error, hung, or its process ended: made anew, it may do better."""
+    """An environment raised an error, hung, or its process ended; re-creating it may help."""
 
 
 class SubEnvironments(Protocol):
-    """N sub-environments as an env runner steps them.
+    """Interface of N sub-environments for env runners.
 
     Attributes:
         num_envs: N.
-        single_observation_space, single_action_space: of each.
+        single_observation_space, single_action_space: spaces of each.
     """
 
     num_envs: int
@@ -61,51 +61,51 @@ class SubEnvironments(Protocol):
     single_action_space: Space
 
     @property
-    def broken_off(self) -> Sequence[int]:
-        """The numbers of the ones that the newest step has made anew, in place of a step.
+    def recreated(self) -> Sequence[int]:
+        """Indices of the sub-environments that were re-created during the newest step.
 
-        It returned the first observations of their next episodes.
+        The step returned the first observations of their next episodes.
         """
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Metric name -> what was counted since they were made."""
+        """Metric name -> count since they were made."""
 
     @property
     def environments(self) -> Any:
         """The `gymnasium.vector.VectorEnv`, or the list of `gymnasium.Env`s that are stepped one by one."""
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
-        """Start new episodes everywhere with seeds of the stream `(seed, *seed_name)`; (N, ...) observations."""
+        """Start new episodes everywhere, seeded from the stream `(seed, *seed_name)`; return observations (N, ...)."""
 
     def step(self, actions: Array) -> StepResult:
-        """Take one vector step with (N, ...) actions."""
+        """Take one vector step with actions (N, ...)."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the running episodes and random generators as arrays and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
 
     def close(self) -> None:
-        """Free what the environments hold."""
+        """Free the resources of the environments."""
 
 
 class BatchedEnvironments:
-    """A `gymnasium.vector.VectorEnv` that resets in the next step.
+    """A `gymnasium.vector.VectorEnv` that resets finished sub-environments in the next step.
 
-    Its state is what its own `get_state` returns, where it has one with `set_state`; else its arrays, numbers, strings
-    and random generators (all that gymnasium's own implementations have).
+    Its state is the result of its `get_state`, if it also defines `set_state`. Otherwise it consists of the arrays,
+    numbers, strings and random generators among its attributes, which is complete for gymnasium's implementations.
     """
 
-    broken_off: Sequence[int] = ()
+    recreated: Sequence[int] = ()
     counts: Mapping[str, int] = {}
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
         reset_mode = env.metadata.get("autoreset_mode")
         if reset_mode != gym.vector.AutoresetMode.NEXT_STEP:
             problem = Problem(
-                f"{type(env.unwrapped).__name__} resets finished sub-environments in another way than runner needs",
+                f"{type(env.unwrapped).__name__} does not reset finished sub-environments in the next step",
                 where="env_runners.gym_env_vectorize_mode",
                 got=f"autoreset_mode {reset_mode}",
                 expected="AutoresetMode.NEXT_STEP; a gymnasium id also works with gym_env_vectorize_mode=sync",
@@ -131,14 +131,14 @@ class BatchedEnvironments:
     def step(self, actions: Array) -> StepResult:
         """Take one vector step."""
         try:
-            *answer, infos = self._env.step(_copied(actions))  # which it may write into
+            *answer, infos = self._env.step(_copied(actions))  # the environment may change its arguments
         except Exception as error:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
         obs, rewards, terminateds, truncateds = answer
         return obs, rewards, terminateds, truncateds, copied_info(infos) if infos else infos
 
     def get_state(self) -> dict[str, Any]:
-        """Return the environment's own state or its attributes, and every wrapper's around it."""
+        """Return the state or the attributes of the environment and of every wrapper."""
         bare: Any = self._env.unwrapped
         self._warn_of_unsaved(bare)
         state: dict[str, Any] = {
@@ -147,7 +147,7 @@ class BatchedEnvironments:
         return state | {"own": state_of(bare)}
 
     def _warn_of_unsaved(self, bare: Any) -> None:
-        """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
+        """Warn once about attributes that checkpoints do not contain, because they make a resume inexact."""
         if self._has_warned or has_own_state(bare):
             return
         self._has_warned = True
@@ -155,12 +155,12 @@ class BatchedEnvironments:
         kinds = (list, dict, set, deque, bytearray, random.Random)
         unsaved = [n for n, value in vars(bare).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
-            what = "%s: the attributes %s are no part of checkpoints; give it get_state and set_state"
+            what = "%s: checkpoints do not contain the attributes %s; define get_state and set_state"
             _log.warning(what, type(bare).__name__, ", ".join(unsaved))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Put the attributes back."""
-        self._env.reset(seed=0)  # makes what the environment makes at its first reset
+        """Restore the attributes."""
+        self._env.reset(seed=0)  # creates attributes that the environment creates at its first reset
         bare: Any = self._env.unwrapped
         for depth, layer in enumerate(layers_of(self._env)):
             restore(layer, state["own"] if layer is bare else state[str(depth)])
@@ -173,20 +173,20 @@ class BatchedEnvironments:
 class SyncEnvironments:
     """N gymnasium environments stepped one by one.
 
-    Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
-    and `set_state` where it has them and its wrappers keep no lists or deques, else by its seed and a replay of its
-    actions, before which wrappers get the state that they had when it began. An episode with more actions than
-    `max_replayed_steps` is not restored: the next one begins instead.
+    Each episode has a separate seed. A running episode is restored by the environment's `get_state` and `set_state`, if
+    it defines them and its wrappers do not keep lists or deques. Otherwise it is restored by its seed and a replay of
+    its actions, before which wrappers get the state that they had when it began. An episode with more than
+    `max_replayed_steps` actions is not restored: a new one begins instead.
 
     Args:
-        make_env: makes one of them.
+        make_env: makes one environment.
         num_envs: N.
-        seed: of the run.
-        first: number of the first one, where further ones are elsewhere.
-        max_replayed_steps: of the `env` block.
+        seed: seed of the run.
+        first: index of the first one, if other sub-environments are elsewhere.
+        max_replayed_steps: the option of the `env` block.
     """
 
-    broken_off: Sequence[int] = ()
+    recreated: Sequence[int] = ()
     counts: Mapping[str, int] = {}
 
     def __init__(
@@ -204,10 +204,10 @@ class SyncEnvironments:
         self.num_envs = num_envs
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
-        # A wrapper that keeps what its attributes do not tell (a deque of frames) is brought back by a replay.
+        # A wrapper with other state than its plain attributes (a deque of frames) is restored by a replay.
         can_tell = all(map(tells_its_state, layers_of(self._envs[0])[:-1]))
         self._has_own_state = can_tell and has_own_state(self._envs[0].unwrapped)
-        # For replays: the wrappers that keep something over episodes, and what they had when the episode began.
+        # For replays: the wrappers that keep state across episodes, and their state when the episode began.
         self._wrappers = [[] if self._has_own_state else lasting_wrappers(env) for env in self._envs]
         self._wrapper_states: list[list[Any]] = [[] for _ in range(num_envs)]
         self._obs = nested.zeros(blank_item(self.single_observation_space), (num_envs,))
@@ -216,7 +216,7 @@ class SyncEnvironments:
         self._truncateds = np.zeros(num_envs, np.bool_)
         self._episode_numbers = [0] * num_envs
         self._actions = [ReplayedActions(max_replayed_steps) for _ in range(num_envs)]
-        self._not_restored: Sequence[int] = ()  # the next step begins their next episodes
+        self._not_restored: Sequence[int] = ()  # the next step begins new episodes in these
         self._num_steps = [0] * num_envs
 
     @property
@@ -225,20 +225,20 @@ class SyncEnvironments:
         return self._envs
 
     def write_obs_to(self, rows: Column) -> None:
-        """Keep the newest observations in these (N, ...) arrays, which may be shared with another process."""
+        """Write the newest observations to these arrays (N, ...), which another process may share."""
         self._obs = rows
 
     def reset(self, seed_name: tuple[int | str, ...], episode_number: int = 0) -> tuple[Array, Infos]:
         """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`.
 
         Args:
-            seed_name: of the stream.
-            episode_number: k of the episodes that begin now.
+            seed_name: name of the random stream.
+            episode_number: k of the new episodes.
         """
         self._seed_name = seed_name
         self._episode_numbers = [episode_number] * self.num_envs
         self._terminateds[:] = self._truncateds[:] = False
-        self.broken_off = self._not_restored = ()
+        self.recreated = self._not_restored = ()
         infos = [self._reset_one(n) for n in range(self.num_envs)]
         return _copied(self._obs), infos if any(infos) else {}
 
@@ -268,11 +268,11 @@ class SyncEnvironments:
             raise RunFailure(problem) from error
 
     def step(self, actions: Array) -> StepResult:
-        """Step each sub-environment, or reset it where its episode is over."""
-        self.broken_off, self._not_restored = self._not_restored, ()
+        """Step each sub-environment, or reset it if its episode is over."""
+        self.recreated, self._not_restored = self._not_restored, ()
         infos: list[Mapping[str, Any]] = []
-        given = _copied(actions)  # environments may write into theirs
-        kept = actions if self._has_own_state else _copied(actions)  # what a replay would need
+        given = _copied(actions)  # environments may change their arguments
+        kept = actions if self._has_own_state else _copied(actions)  # for a replay
         for n, env in enumerate(self._envs):
             if self._terminateds[n] or self._truncateds[n]:
                 self._episode_numbers[n] += 1
@@ -310,7 +310,7 @@ class SyncEnvironments:
         return f"{self._episode(n)}, step {self._num_steps[n]}"
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and for each running episode its state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
@@ -336,13 +336,13 @@ class SyncEnvironments:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every sub-environment back to where it was.
+        """Restore every sub-environment.
 
         Raises:
-            RunFailure: one was lost before the checkpoint, and none is made anew here.
+            RunFailure: one had failed before the checkpoint, and failed ones are not re-created here.
         """
         if state.get("lost"):
-            what = "a sub-environment had failed when the checkpoint was written, and the next step would make it anew"
+            what = "a sub-environment had failed when the checkpoint was written, and must be re-created"
             key, got = "env_runners.restart_failed_sub_environments", f"sub-environments {state['lost']}"
             raise RunFailure(Problem(what, key, got, "true"))
         self._seed_name = tuple(state["seed_name"])
@@ -405,8 +405,8 @@ def _copied(column: Column) -> Column:
 
 def _store_row(rows: Array, n: int, item: Any) -> None:
     shape = item.shape if type(item) is np.ndarray else np.shape(item)
-    if shape != rows.shape[1:]:  # numpy would broadcast some
+    if shape != rows.shape[1:]:  # numpy would broadcast some shapes
         raise ValueError("wrong shape")
     if rows.dtype.kind != "f" and type(item) is not int and not converts(np.asarray(item), rows.dtype):
-        raise ValueError("wrong dtype")  # numpy would cut off 1.5
+        raise ValueError("wrong dtype")  # numpy would truncate 1.5
     rows[n] = item

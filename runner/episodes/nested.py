@@ -90,7 +90,7 @@ def check_columns(columns: Any) -> None:
             raise TypeError(f"a column must be a list of items or array(s), got {_outline(columns)}")
         if len(leaf.shape) == 0:
             raise ValueError("every array of a column needs a row axis, got shape ()")
-        _refuse_objects(leaf)
+        _reject_objects(leaf)
     rows = row_count(columns)
     for leaf in leaves(columns):
         if leaf.shape[0] != rows:
@@ -218,11 +218,11 @@ def _stack_leaf(items: list[Any]) -> Array:
     except ValueError as error:
         shapes = sorted({str(np.shape(item)) for item in items if isinstance(item, np.ndarray)})
         raise ValueError(f"items of unequal shape cannot become one array: {', '.join(shapes) or error}") from None
-    _refuse_objects(column)
+    _reject_objects(column)
     return column
 
 
-def _refuse_objects(array: Any) -> None:
+def _reject_objects(array: Any) -> None:
     if isinstance(array, np.ndarray) and array.dtype.kind not in "biufcSUmM":
         raise TypeError(f"items must be numbers, bools or text to become an array, got dtype {array.dtype}")
 

@@ -111,7 +111,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         self.lineup = Lineup()
 
     def add_player(self, player_id: str, policies: Mapping[str, bytes]) -> None:
-        """Replace a player's policy files, one for each module, and load them if the player is drawn or at play."""
+        """Replace a player's policy files, one for each module; they are loaded when the player acts next."""
         self._policies[player_id] = policies
         self._players = {key: player for key, player in self._players.items() if key[0] != player_id}
 

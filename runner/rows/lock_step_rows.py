@@ -32,12 +32,12 @@ class EnvFragment(Fragment):
     Attributes:
         env_of: sub-environment (E,) of each chunk.
         finished: the episodes that ended.
-        broken_off: ids of aborted episodes, which were cut short by a failure of their environment.
+        aborted: ids of aborted episodes, which were cut short by a failure of their environment.
     """
 
     env_of: npt.NDArray[np.int64]
     finished: FinishedEpisodes
-    broken_off: Sequence[str] = ()
+    aborted: Sequence[str] = ()
 
 
 class LockStepRows(RowStore):
@@ -81,7 +81,7 @@ class LockStepRows(RowStore):
         self._number_at_start = self._zeros(int)
         self._terminated_at_start, self._truncated_at_start = self._zeros(bool), self._zeros(bool)
         self._returns = RunningReturns(self.max_rows)
-        self._broken_off: list[str] = []
+        self._aborted: list[str] = []
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -96,11 +96,11 @@ class LockStepRows(RowStore):
         if infos:
             self._infos.of_row[self._row] = infos
 
-    def break_off(self, slots: Sequence[int]) -> None:
+    def abort(self, slots: Sequence[int]) -> None:
         """Mark the next `add_step` in these slots as the first observation of another episode instead of a step."""
         for slot in slots:
             if not self.awaits_reset[slot]:
-                self._broken_off.append(self._episode_id(slot, self._number_now(slot)))
+                self._aborted.append(self._episode_id(slot, self._number_now(slot)))
                 self.awaits_reset[slot] = True
 
     def add_step(
@@ -220,9 +220,9 @@ class LockStepRows(RowStore):
         chunks, host = fragment.chunks, self._xp.to_host
         env_of = host(chunks.slot)
         finished = self._returns.finish(fragment.block, host(sums), env_of, host(chunks.t_end), chunks.num_steps)
-        broken_off, self._broken_off = self._broken_off, []
+        aborted, self._aborted = self._aborted, []
         return EnvFragment(
-            fragment.block, fragment.raw_obs, chunks, fragment.episode_numbers, env_of, finished, broken_off
+            fragment.block, fragment.raw_obs, chunks, fragment.episode_numbers, env_of, finished, aborted
         )
 
     def _cut_single_step(self, complete: AddColumns) -> Fragment:

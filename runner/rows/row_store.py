@@ -79,7 +79,7 @@ class RowStore(RunningEpisodes):
     @property
     @abstractmethod
     def _observed(self) -> tuple[Any, Any]:
-        """Return the rows of the newest observations, (K,) or one for all, and an index of their slots."""
+        """The rows of the newest observations, (K,) or one for all, and an index of their slots."""
 
     @abstractmethod
     def _recent(self, column: Column, first: int, stop: int) -> Column:

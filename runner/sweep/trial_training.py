@@ -138,7 +138,7 @@ class TrialTraining:
     def close(self) -> None:
         """End the trial as interrupted, unless it is over."""
         try:
-            if not self._is_over and not self._goes_on_elsewhere:
+            if not self._is_over and not self._is_paused:
                 self._end("interrupted", "ended by the sweep")
         finally:
             self._is_over = True
@@ -158,8 +158,8 @@ class TrialTraining:
         self._newest = self._newest_on_disk()
 
     @property
-    def _goes_on_elsewhere(self) -> bool:
-        """Return whether the population has paused the trial, so another process may use this run dir now."""
+    def _is_paused(self) -> bool:
+        """Whether the population has paused the trial, so another process may use this run dir now."""
         if self._experiment.perturbation_interval is None:
             return False
         is_saved = self._saved_at == self._time

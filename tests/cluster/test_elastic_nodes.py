@@ -85,11 +85,14 @@ def test_a_run_is_resumed_with_the_runners_that_have_a_place(nodes: Nodes, start
     ended(*EXPERIMENTS["async"], *ONE_PER_NODE, number, *ENDLESS, "stop.training_iteration=3", address)
     nodes.kill_idle(1)
     fewer = ended("resume", "run", "stop.training_iteration=6")
-    told = "the checkpoint has 2 env runners, and the cluster has room for 1: episodes of 1 are broken off"
+    told = "the checkpoint has 2 env runners, and the cluster has resources for 1: aborting the episodes of 1"
     assert told in " ".join(fewer.split()), fewer
     nodes.make(2)
     more = ended("resume", "run", "stop.training_iteration=9")
-    told = "the checkpoint has 1 env runner, and the cluster has room for 2: 1 go on, 1 begin new episodes"
+    told = (
+        "the checkpoint has 1 env runner, and the cluster has resources for 2: "
+        "continuing the episodes of 1, starting new ones in 1"
+    )
     assert told in " ".join(more.split()), more
     lines = progress_of(tmp_path / "run")
     assert [line["training_iteration"] for line in lines] == list(range(1, 10))

@@ -98,16 +98,16 @@ def test_functions_make_environments() -> None:
     [
         (
             EnvConfig(_target_=f"{HERE}.make_three"),
-            "made 3 sub-environments that are stepped together, and 2 are asked",
+            "made 3 sub-environments that are stepped together, expected 2",
         ),
-        (EnvConfig(_target_=f"{HERE}.make_nothing"), "made NoneType, no environment"),
+        (EnvConfig(_target_=f"{HERE}.make_nothing"), "made NoneType, which is not an environment"),
         (EnvConfig(_target_=f"{HERE}.make_agents", env_config={"num_agents": 1}), "has several agents"),
         (EnvConfig(_target_=f"{HERE}.make_one", env_config={"id_": "Nothing-v0"}), "cannot be made: NameNotFound"),
         (EnvConfig(_target_="subprocess.call"), "no class or function of an installed package"),
         (EnvConfig(_target_=f"{HERE}.HERE"), "is no subclass of gymnasium"),
         (
             EnvConfig(env=CARTPOLE, wrappers=wrappers(f"{HERE}.Plus")),
-            "Plus cannot be put around CartPoleEnv: TypeError",
+            "Plus cannot wrap CartPoleEnv: TypeError",
         ),
         (EnvConfig(env=CARTPOLE, wrappers=wrappers(f"{HERE}.make_nothing")), "takes 0 positional arguments"),
         (

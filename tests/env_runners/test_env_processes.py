@@ -84,7 +84,7 @@ def test_a_process_that_was_killed_before_a_checkpoint_loses_its_episode_alone(m
     for number, action in enumerate(actions[5:]):
         got, again, undisturbed = (one.step(action) for one in (env, restored, other))
         assert_same_steps(again, got)
-        assert env.broken_off == restored.broken_off == ([1] if number == 0 else [])
+        assert env.recreated == restored.recreated == ([1] if number == 0 else [])
         for row in (0, 2):
             assert (got[0][row] == undisturbed[0][row]).all()
     assert restored.counts == env.counts == {NUM_ENV_RESTARTS: 1}
@@ -184,7 +184,7 @@ class InfoWithALock(gym.Env[Any, Any]):
 
 def test_infos_that_cannot_be_sent(made: Any) -> None:
     assert failure_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")) == Problem(
-        "what the environment's reset returned cannot be sent to the env runner: cannot pickle '_thread.lock' object",
+        "the result of the environment's reset cannot be sent to the env runner: cannot pickle '_thread.lock' object",
         where="env_runners.gym_env_vectorize_mode",
-        expected="numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync",
+        expected="numbers, arrays, strings, and lists and dicts of these; or gym_env_vectorize_mode=sync",
     )

@@ -103,7 +103,9 @@ def test_what_is_no_number(value: Any, is_columns: bool) -> None:
         column = np.empty(1, object)
         column[0] = value
         made = {"task": {"x": column, "_x": np.array([True])}, "_task": np.array([True])}
-    with pytest.raises(RunFailure, match=r"no number for metrics\.env_runners/episode_end"):
+    with pytest.raises(
+        RunFailure, match=r"metrics\.env_runners/episode_end: the value in the info of a step is not a number"
+    ):
         infos.on_step(step_of(made, np.array([False]), np.array([True])))
 
 

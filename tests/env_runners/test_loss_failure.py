@@ -94,7 +94,8 @@ def test_how_to_go_on_without_the_batch() -> None:
     (rollout, *_) = rollouts()
     text = told(replace(rollout, skip_journal_records=("0.0:3-4", "1.0:7-7")))
     assert (
-        "`resume` with rllink.skip_journal_records=[0.0:3-4,1.0:7-7] goes on without the messages of this batch" in text
+        "`resume` with rllink.skip_journal_records=[0.0:3-4,1.0:7-7] continues without the messages of this batch"
+        in text
     )
 
 

@@ -76,22 +76,22 @@ def truncate_unseen(returned: StepDicts) -> None:
     [
         (
             lambda r: r[0].update(b0=r[0]["a0"]),
-            "the environment's observations name an agent that is none of its possible_agents",
+            "the environment's observations contain an agent that is not in its possible_agents",
             {"where": PLACE, "got": "b0", "expected": "a0, a1"},
         ),
         (
             lambda r: r[1].update({"A0": 1.0}),
-            "the environment's rewards name an agent that is none of its possible_agents",
+            "the environment's rewards contain an agent that is not in its possible_agents",
             {"where": PLACE, "got": "A0", "expected": "a0, a1", "did you mean": "a0"},
         ),
         (
             lambda r: r[2].update(b0=True),
-            "the environment's terminateds name an agent that is none of its possible_agents",
+            "the environment's terminateds contain an agent that is not in its possible_agents",
             {"where": PLACE, "got": "b0"},
         ),
         (
             lambda r: r[3].update(b0=True),
-            "the environment's truncateds name an agent that is none of its possible_agents",
+            "the environment's truncateds contain an agent that is not in its possible_agents",
             {"where": PLACE, "got": "b0"},
         ),
         (
@@ -210,11 +210,13 @@ def test_agents_of_one_module_with_different_spaces() -> None:
 
 def test_an_environment_that_does_not_declare_its_agents() -> None:
     mapping = PatternMapping({"*": "p"})
-    assert "MultiAgentEnv names no possible_agents" in problem_of(lambda: agents_by_module(env_with({}), mapping))
+    assert "MultiAgentEnv does not define possible_agents" in problem_of(
+        lambda: agents_by_module(env_with({}), mapping)
+    )
     env = env_with({"a": FLAT})
     env.possible_agents = ["a", "b"]
     text = problem_of(lambda: agents_by_module(env, mapping))
-    assert "agent b has no space in MultiAgentEnv.observation_spaces" in text
+    assert "MultiAgentEnv.observation_spaces does not contain a space for agent b" in text
 
 
 # -- the multi_agent block -----------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
         ),
         (
             [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping}}"],
-            "OddMapping maps agent agent_0 to no module",
+            "OddMapping does not map agent agent_0 to a module id",
         ),
         (
             [

@@ -303,7 +303,7 @@ MISTAKES = [
     (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "no environment ALE/Breakot-v5", "did you mean  ALE/Breakout-v5"),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"frameskp": 2}),
-        "no option frameskp",
+        "frameskp is not a known option",
         "did you mean  frameskip",
     ),
     (
@@ -317,7 +317,7 @@ ENVPOOL_MISTAKES = [
     (EnvConfig(env="CartPol-v1", backend="envpool"), "has no environment CartPol-v1", "did you mean  CartPole-v1"),
     (
         EnvConfig(env="CartPole-v1", backend="envpool", env_config={"num_thread": 1}),
-        "no option num_thread",
+        "num_thread is not a known option",
         "num_threads",
     ),
     (EnvConfig(env="CartPole-v1", backend="envpool", env_config={"seed": 1}), "seed is no option", "of the experiment"),

@@ -108,8 +108,8 @@ class FailingEnvironments(SyncEnvironments):
 
     def step(self, actions: Any) -> Any:
         obs, rewards, terminateds, truncateds, infos = super().step(actions)
-        self.broken_off, self.failing = self.failing, []
-        for n in self.broken_off:
+        self.recreated, self.failing = self.failing, []
+        for n in self.recreated:
             obs[n], _ = self.environments[n].reset()
             rewards[n] = terminateds[n] = truncateds[n] = 0
         return obs, rewards, terminateds, truncateds, infos

@@ -174,12 +174,12 @@ def test_the_next_episode_has_the_next_seed(made: Any) -> None:
     action = np.zeros(N, np.int64)
     env.step(action)
     obs, rewards, terminateds, truncateds, _ = env.step(action)
-    assert env.broken_off == [1]
+    assert env.recreated == [1]
     assert (rewards[1], terminateds[1], truncateds[1]) == (0.0, False, False)
     expected, _ = gym.make("CartPole-v1").reset(seed=seed_of(1, 1))
     np.testing.assert_array_equal(obs[1], expected)
     env.step(action)
-    assert env.broken_off == []
+    assert env.recreated == []
 
 
 @pytest.mark.parametrize("step", [5, 6, 8])  # the first one of a fragment, one in the middle, the last one
@@ -382,12 +382,12 @@ def make_together(num_envs: int) -> Together:
             False,
             Problem(
                 (
-                    f"{__name__}.make_together steps all sub-environments together, and none of them can "
-                    "be in a process of its own"
+                    f"{__name__}.make_together steps all sub-environments together, "
+                    "so they cannot run in separate processes"
                 ),
                 where="env_runners.gym_env_vectorize_mode",
                 got="Together",
-                expected="a gymnasium.Env, which steps one",
+                expected="a gymnasium.Env, which steps a single one",
             ),
             id="process",
         ),
@@ -395,13 +395,10 @@ def make_together(num_envs: int) -> Together:
             "auto",
             True,
             Problem(
-                (
-                    f"{__name__}.make_together steps all sub-environments together, and none of them can "
-                    "be made anew alone"
-                ),
+                f"{__name__}.make_together steps all sub-environments together, so single ones cannot be re-created",
                 where="env_runners.restart_failed_sub_environments",
                 got="Together",
-                expected="a gymnasium.Env, which steps one",
+                expected="a gymnasium.Env, which steps a single one",
             ),
             id="anew",
         ),

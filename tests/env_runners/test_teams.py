@@ -56,7 +56,7 @@ def test_members_that_run_get_the_mean(seed: int) -> None:
 
 def test_what_is_no_agent_is_refused() -> None:
     env = CodedAgentsEnv(0, 0, 3)
-    with pytest.raises(ConfigError, match="team red has an agent that is not there"):
+    with pytest.raises(ConfigError, match="team red contains an unknown agent"):
         SharedRewards(env, {"red": ["a7"]})
     with pytest.raises(ConfigError, match="agent a1 is in several teams"):
         agents_of_teams({"red": ["a*"], "blue": ["a1"]}, ["a0", "a1"])

@@ -41,7 +41,7 @@ def test_what_is_not_saved_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
     (record,) = caplog.records
     names = "_envs, seen"
     assert record.getMessage() == (
-        f"Hoarder: the attributes {names} are no part of checkpoints; give it get_state and set_state"
+        f"Hoarder: checkpoints do not contain the attributes {names}; define get_state and set_state"
     )
     env.level = np.int64(8)
     vector_env.set_state(state)

@@ -90,10 +90,10 @@ def test_every_kind_of_id_becomes_text(ids: list[Any]) -> None:
 
 
 def test_ids_that_are_the_same_text() -> None:
-    with pytest.raises(ValueError, match="agent ids are the same as text"):
+    with pytest.raises(ValueError, match="agent ids are equal as strings"):
         as_multi_agent(envs.Guesses([0, "0"]))
 
 
 def test_no_agents() -> None:
-    with pytest.raises(ConfigError, match=r"NoAgents has no\s+possible_agents"), trainer_of("NoAgents"):
+    with pytest.raises(ConfigError, match=r"NoAgents does not\s+define possible_agents"), trainer_of("NoAgents"):
         pass

@@ -186,7 +186,7 @@ def test_batched_environment_that_resets_in_the_same_step_is_refused() -> None:
         metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
         num_envs = 1
 
-    with pytest.raises(ConfigError, match="resets finished sub-environments in another way"):
+    with pytest.raises(ConfigError, match="does not reset finished sub-environments in the next step"):
         BatchedEnvironments(SameStep(), 0)
 
 

@@ -113,7 +113,7 @@ ALL_FORBIDDEN = Problem(
     "the action mask 'mask' forbids every action",
     where="env runner 0, sub-environment 1",
     got="[0, 0, 0, 0]",
-    expected="at least one action that is not 0",
+    expected="at least one entry that is not 0",
 )
 
 

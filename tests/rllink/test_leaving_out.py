@@ -66,7 +66,7 @@ def test_a_batch_that_spoils_the_loss_is_left_out(run_main: Callable[..., Outcom
     text = " ".join(failed.err.split())
     source = r"client 0-[0-9a-f]{6}-0, episode 0-[0-9a-f]{6}-0-2, time step 11"
     assert re.search(rf"the batch contains rewards = 3e\+38 \({source}\); 1 value of rewards not finite", text)
-    assert "`resume` with rllink.skip_journal_records=[0.0:2-2] goes on without the messages of this batch" in text
+    assert "`resume` with rllink.skip_journal_records=[0.0:2-2] continues without the messages of this batch" in text
     assert len(progress_of(tmp_path / "run")) == 2
 
     again = run_main("resume", "run")

@@ -126,8 +126,8 @@ def test_the_new_episode_is_another_one_and_rows_of_the_old_one_end_open() -> No
     restored.set_state(state)
     assert nested.equal(nested.to_plain(restored.get_state()), nested.to_plain(state))
     obs, rewards, terminateds, truncateds, _ = restored.step(np.ones(2, np.int64))
-    assert list(restored.broken_off) == [0, 1]
+    assert list(restored.recreated) == [0, 1]
     assert (obs.any(), rewards.any(), terminateds.any(), truncateds.any()) == (False, False, False, False)
     assert restored.get_state()["episode_numbers"] == [1, 1]
     restored.step(np.ones(2, np.int64))
-    assert not restored.broken_off
+    assert not restored.recreated

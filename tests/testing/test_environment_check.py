@@ -162,10 +162,10 @@ def test_our_own_together() -> None:
         ("ResetsNobody", "reset does not return any observation", "reset"),
         (
             "UnknownAgent",
-            "the environment's observations name an agent that is none of its possible_agents",
+            "the environment's observations contain an agent that is not in its possible_agents",
             "episode 0",
         ),
-        ("UnknownReward", "the environment's rewards name an agent that is none of its possible_agents", "episode 0"),
+        ("UnknownReward", "the environment's rewards contain an agent that is not in its possible_agents", "episode 0"),
         ("ComesBack", "agent left is observed after its episode has ended", "episode 0"),
         ("TruncatedUnseen", "agent left is truncated without a final observation", "episode 0"),
         ("OtherShape", "the environment's observations do not have the shape of its space", "agent left"),
@@ -205,7 +205,10 @@ def test_warning_of_agents(name: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("TwoNamesakes", "possible_agents is not a list of distinct names"), ("AgentWithoutSpace", "has no space in")],
+    [
+        ("TwoNamesakes", "possible_agents is not a list of distinct names"),
+        ("AgentWithoutSpace", "does not contain a space for"),
+    ],
 )
 def test_agents_that_no_run_can_have(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -234,7 +237,7 @@ def test_faults_are_one_error() -> None:
         check_environment(faulty_environments.ReturnsNaN, 60)
     assert check_environment(faulty_environments.Walk, 60).facts
     assert check_environment(faulty_environments.Walks, 60).facts
-    with pytest.raises(ConfigError, match="dict made dict, no environment"):
+    with pytest.raises(ConfigError, match="dict made dict, which is not an environment"):
         check_environment(dict)
 
 

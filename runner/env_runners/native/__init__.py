@@ -1,5 +1,5 @@
-"""Sub-environments that a library steps together in its own threads, as gymnasium's vector environments are stepped.
+"""Sub-environments that a library steps together in its threads, as gymnasium vector environments.
 
-These libraries tell no states. A seed and the same actions bring an episode back bit for bit, so a state is both; so
-that replays stay short, a sub-environment is given a new seed every `NUM_STEPS_OF_SEED` vector steps.
+These libraries do not expose states. A seed and the same actions restore an episode exactly, so a state consists of
+both. To keep replays short, a sub-environment gets a new seed every `NUM_STEPS_OF_SEED` vector steps.
 """

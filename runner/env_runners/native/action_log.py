@@ -1,4 +1,4 @@
-"""The actions that bring running episodes back: of each vector step since sub-environments were last seeded."""
+"""Log of actions that restores running episodes: all vector steps since sub-environments were last seeded."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
-# Vector steps after which a sub-environment gets a new seed at its next reset. Loading an Atari game for it takes as
-# long as 200 of its steps; a resumed run replays so many steps and the running episode.
+# Vector steps after which a sub-environment gets a new seed at its next reset. For an Atari game this takes as long
+# as 200 steps; a resumed run replays up to this many steps and the running episode.
 NUM_STEPS_OF_SEED = 10_000
 
 
 class ActionLog:
-    """The actions of all vector steps since the first of the sub-environments that were seeded then.
+    """The actions of all vector steps since the earliest seed that is still in use.
 
     Args:
         num_envs: N.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self._actions: deque[Array] = deque()  # of a vector step, (N, ...) each
-        self._begins = np.zeros(num_envs, np.int64)  # logged vector steps before each one was seeded
+        self._actions: deque[Array] = deque()  # one (N, ...) array per vector step
+        self._begins = np.zeros(num_envs, np.int64)  # number of logged vector steps before each seed
 
     @property
     def num_steps(self) -> npt.NDArray[np.int64]:
-        """(N,) vector steps since each sub-environment was seeded."""
+        """Vector steps (N,) since each sub-environment was seeded."""
         return len(self._actions) - self._begins
 
     def append(self, actions: Array) -> None:
-        """Add the (N, ...) actions of a vector step."""
+        """Add the actions (N, ...) of a vector step."""
         self._actions.append(np.array(actions))
 
     def begin(self, are_seeded: Bools) -> None:
@@ -46,11 +46,11 @@ class ActionLog:
         self._begins -= num_unneeded
 
     def replay(self, seed: Callable[[Bools], object], step: Callable[[Array, Bools], object]) -> None:
-        """Do again what happened.
+        """Repeat the logged steps.
 
         Args:
-            seed: seeds and resets the sub-environments (N,) that it is given.
-            step: takes a vector step with (N, ...) actions in the sub-environments (N,) that it is given.
+            seed: seeds and resets the given sub-environments (N,).
+            step: takes a vector step with actions (N, ...) in the given sub-environments (N,).
         """
         for time, actions in enumerate((*self._actions, None)):
             if (are_seeded := self._begins == time).any():
@@ -63,6 +63,6 @@ class ActionLog:
         return {"begins": self._begins.copy(), **({"actions": np.stack(self._actions)} if self._actions else {})}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a log of `get_state`."""
+        """Restore a log of `get_state`."""
         self._begins = np.array(state["begins"], np.int64)
         self._actions = deque(np.array(state["actions"]) if "actions" in state else ())

@@ -1,4 +1,4 @@
-"""ALE's own vector environment of Atari games, its steps in threads."""
+"""ALE's vector environment of Atari games, which steps in threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AleVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Args:
         game: name of the ROM, in lower case with underscores.
         num_envs: N.
-        **options: of that class.
+        **options: options of that class.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -38,27 +38,27 @@ class AleVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Begin new episodes everywhere, with seeds that follow from `seed`; (N, H, W, C) bytes."""
+        """Begin new episodes everywhere, with seeds derived from `seed`; return images (N, H, W, C) as bytes."""
         super().reset(seed=seed)
         self._seed = int(self.np_random.integers(2**31))
-        self._num_seeds = np.zeros(self.num_envs, np.int64)  # that each sub-environment had before its present one
+        self._num_seeds = np.zeros(self.num_envs, np.int64)  # number of previous seeds of each sub-environment
         self._is_done = np.zeros(self.num_envs, np.bool_)
         self._log = ActionLog(self.num_envs)
         return self._reset_seeded(np.ones(self.num_envs, np.bool_))
 
     def _reset_seeded(self, are_chosen: Bools) -> tuple[Array, dict[str, Array]]:
-        """Reset the chosen ones; return the newest observations and infos of all."""
+        """Reset the chosen sub-environments; return the newest observations and infos of all."""
         names = [(n, int(self._num_seeds[n])) for n in np.flatnonzero(are_chosen).tolist()]
         seeds = np.array([integer_seed(self._seed, "sub-environment", *name) for name in names])
         obs, infos = self._ale.reset(seed=seeds, options=None if are_chosen.all() else {"reset_mask": are_chosen})
         return self._channels_last(obs), numbers_of(infos, self.num_envs)
 
     def step(self, actions: Array) -> tuple[Array, Array, Bools, Bools, dict[str, Array]]:
-        """Take a vector step; where an episode is over, the game is reset instead."""
+        """Take a vector step; if an episode is over, reset the game instead."""
         are_seeded = self._is_done & (self._log.num_steps >= NUM_STEPS_OF_SEED)
         obs, rewards, terminateds, truncateds, infos = self._ale.step(actions)
         self._log.append(actions)
-        if are_seeded.any():  # a second reset, as the library resets by itself without a seed
+        if are_seeded.any():  # a second reset, because the library itself resets without a seed
             self._num_seeds += are_seeded
             self._log.begin(are_seeded)
             obs, infos = self._reset_seeded(are_seeded)
@@ -68,7 +68,7 @@ class AleVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return obs, rewards.astype(np.float64), terminateds, truncateds, infos
 
     def get_state(self) -> dict[str, Any]:
-        """Return the seeds and the actions since."""
+        """Return the seeds and all later actions."""
         return {
             "seed": self._seed,
             "num_seeds": self._num_seeds.copy(),
@@ -82,7 +82,7 @@ class AleVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._num_seeds = np.array(state["num_seeds"], np.int64)
         self._log = ActionLog(self.num_envs)
         self._log.set_state(state["log"])
-        self._reset_seeded(np.ones(self.num_envs, np.bool_))  # before a first reset of all, none resets some
+        self._reset_seeded(np.ones(self.num_envs, np.bool_))  # the first reset must include all sub-environments
         self._log.replay(self._reset_seeded, lambda actions, _: self._ale.step(actions))
         self._is_done = np.array(state["is_done"], np.bool_)
 

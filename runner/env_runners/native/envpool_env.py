@@ -15,22 +15,22 @@ from runner.env_runners.native.observations import ChannelsLast, numbers_of
 from runner.episodes import nested
 from runner.streams import integer_seed
 
-# Of some sub-environments: observations, rewards, terminateds, truncateds and infos, by name.
+# Observations, rewards, terminateds, truncateds and infos of some sub-environments, by name.
 Rows = dict[str, Any]
 
 
 class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """N sub-environments of a task of EnvPool.
 
-    A pool has its seeds from when it is made. So every `NUM_STEPS_OF_SEED` vector steps another pool with new seeds is
+    A pool is seeded only when it is made. So every `NUM_STEPS_OF_SEED` vector steps another pool with new seeds is
     made, to which each sub-environment moves when its episode is over.
 
-    A step that ends an episode and is its last possible one counts as truncated, as EnvPool does not tell more.
+    A step that ends an episode and is its last possible one counts as truncated, because EnvPool does not report more.
 
     Args:
         task: id of the task.
         num_envs: N.
-        **options: of the task.
+        **options: options of the task.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -50,12 +50,12 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Array]]:
-        """Begin new episodes everywhere, with seeds that follow from `seed`."""
+        """Begin new episodes everywhere, with seeds derived from `seed`."""
         super().reset(seed=seed)
         self._seed = int(self.np_random.integers(2**31))
         self._pools = {0: self._make_pool(0)}
         self._newest = 0
-        self._pool_of = np.zeros(self.num_envs, np.int64)  # number of the pool that each sub-environment is in
+        self._pool_of = np.zeros(self.num_envs, np.int64)  # number of each sub-environment's pool
         self._age = 0  # vector steps since the newest pool was made
         self._is_done = np.zeros(self.num_envs, np.bool_)
         self._log = ActionLog(self.num_envs)
@@ -68,11 +68,11 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         seeds = [integer_seed(self._seed, "sub-environment", n, number) for n in range(self.num_envs)]
         pool: Any = envpool.make_gymnasium(self._task, num_envs=self.num_envs, seed=seeds, **self._options)
         with _without_warnings():
-            pool.observation_space  # noqa: B018  made at its first use and kept
+            pool.observation_space  # noqa: B018  cached at its first use
         return pool
 
     def step(self, actions: Array) -> tuple[Any, Array, Bools, Bools, dict[str, Array]]:
-        """Take a vector step; where an episode is over, the sub-environment is reset instead."""
+        """Take a vector step; if an episode is over, reset the sub-environment instead."""
         if self._age >= NUM_STEPS_OF_SEED and len(self._pools) == 1:
             self._newest, self._age = self._newest + 1, 0
             self._pools[self._newest] = self._make_pool(self._newest)
@@ -90,7 +90,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return rows["obs"], rows["rewards"], rows["terminateds"], rows["truncateds"], rows["infos"]
 
     def _step_some(self, actions: Array, are_stepped: Bools) -> list[tuple[Array, Rows]]:
-        """Step these sub-environments, each in its pool; return the number of each row's and the rows."""
+        """Step these sub-environments, each in its pool; return their rows, and the index of each row."""
         parts: list[tuple[Array, Rows]] = []
         for numbers, pool in self._by_pool(are_stepped):
             obs, rewards, terminateds, truncateds, infos = pool.step(actions[numbers], numbers)
@@ -130,7 +130,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return joined
 
     def get_state(self) -> dict[str, Any]:
-        """Return the seeds and the actions since."""
+        """Return the seeds and all later actions."""
         return {
             "seed": self._seed,
             "newest": self._newest,
@@ -157,7 +157,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Leave out gymnasium's warnings of bounds that EnvPool has in float64 for spaces of float32."""
+    """Suppress gymnasium's warnings about bounds that EnvPool has in float64 for spaces of float32."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""Makes the environment of an `env` block with a backend other than gymnasium."""
+"""Make the environment of an `env` block with a backend other than gymnasium."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.native.ale_env import AleVectorEnv
 from runner.env_runners.native.envpool_env import EnvPoolVectorEnv
 
-# Package and extra of runner, by backend.
+# Package, and extra of runner, by backend.
 _PACKAGES = {"envpool": ("envpool", "envpool"), "ale": ("ale_py", "atari")}
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -24,13 +24,13 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
     """Make `num_envs` sub-environments of EnvPool or ALE.
 
     Raises:
-        ConfigError: the library is not installed, has no such environment or no such option, or it has several agents.
+        ConfigError: the library is not installed, the environment or an option is unknown, or there are several agents.
     """
     package, extra = _PACKAGES[config.backend]
     if importlib.util.find_spec(package) is None:
         what = f"env.backend={config.backend} needs the package {package}"
-        expected = f'pip install "runner[{extra}]"'
-        raise ConfigError([Problem(what, "env.backend", "it is not installed", expected)])
+        fix = f'pip install "runner[{extra}]"'
+        raise ConfigError([Problem(what, "env.backend", "it is not installed", fix=fix)])
     _raise_any(find_native_problems(config, lambda key: key))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
 
@@ -65,7 +65,7 @@ def _find_unknown_options(config: EnvConfig, known: Collection[str]) -> Iterator
     expected = [name for name in known if name not in DECIDED]
     for name, value in config.env_config.items():
         if name not in expected:
-            what = f"{config.backend}'s {config.env} has no option {name}"
+            what = f"{name} is not a known option of {config.backend}'s {config.env}"
             key = f"env.env_config.{name}"
             yield Problem(what, key, show_value(value), list_names(expected), nearest_match(name, expected))
 

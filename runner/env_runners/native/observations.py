@@ -1,4 +1,4 @@
-"""What adapters change of the observations and infos of a library."""
+"""Adapters of the observations and infos of a library."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-# Which sub-environment a row is of; runner's rows are in order.
+# Index of each row's sub-environment; not needed, because runner's rows are in order.
 _BOOKKEEPING = ("env_id", "players")
 
 
 class ChannelsLast:
-    """Brings images into the order of runner's networks: bytes (C, H, W) become (H, W, C).
+    """Converts images to the layout of runner's networks: bytes (C, H, W) become (H, W, C).
 
-    Coloured frames that are stacked, (F, H, W, 3), become (H, W, F * 3). Other observations stay as they are.
+    Coloured frames that are stacked, (F, H, W, 3), become (H, W, F * 3). Other observations are unchanged.
 
     Args:
-        space: of one observation, as the library has it.
+        space: space of one observation from the library.
 
     Attributes:
-        space: of one observation, as runner gets it.
+        space: space of one converted observation.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
@@ -38,7 +38,7 @@ class ChannelsLast:
             self.space = gym.spaces.Box(low, high, dtype=np.uint8)
 
     def __call__(self, obs: Any) -> Any:
-        """Return (N, ...) observations in that order."""
+        """Return observations (N, ...) in this layout."""
         if not self._is_first:
             return obs
         frames = np.moveaxis(obs, 1, 3)  # (N, H, W, C) or (N, H, W, F, 3)
@@ -46,7 +46,7 @@ class ChannelsLast:
 
 
 def numbers_of(infos: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Return the infos that are one number for each sub-environment; all others are left out."""
+    """Return the infos with one number per sub-environment; others are dropped."""
     return {
         key: values
         for key, values in infos.items()
