@@ -58,18 +58,19 @@ documented: setup
 learning: setup
 	$(BIN)/python -m pytest -m learning
 
-# Its results as a table with intervals, in benchmarks/results/learning.md.
+# Write docs/results.md from the results in benchmarks/results.
 learning-table: .peers/rliable/.installed
-	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page benchmarks/results/learning.md
+	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
 
-# Experiments over their seeds, hours: docs/results.md, and policies for `play zoo:NAME`. Ended, it goes on. ZOO="--experiments ppo_acrobot": some.
+# Train experiments over their seeds (hours), keep policies for `play zoo:NAME`, and write docs/results.md. An interrupted
+# `make zoo` continues. ZOO="--experiments ppo_acrobot" trains only some.
 ZOO ?=
 
 zoo: setup .peers/rliable/.installed
-	$(BIN)/python benchmarks/zoo.py train $(ZOO)
-	.peers/rliable/bin/python -W ignore benchmarks/zoo.py page
+	$(BIN)/python benchmarks/zoo.py $(ZOO)
+	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
 
-# Its curves as pictures, in docs/pictures/learning.
+# Draw the curves of `make learning` into docs/pictures/learning.
 learning-curves: setup
 	$(BIN)/python benchmarks/learning_curves.py
 

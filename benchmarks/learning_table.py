@@ -1,33 +1,119 @@
-"""Update the table of benchmarks/results/learning.md from the results of `make learning`; run by `make learning-table`.
+"""Write docs/results.md from the measured runs; `make zoo` and `make learning-table` call it.
 
-Rows of experiments without new results are kept.
+Runs are lines of `benchmarks/results/zoo.jsonl` and, for other experiments, `benchmarks/results/learning/results.jsonl`.
+Runs on recorded data and with external simulators are summaries in `benchmarks/results/recorded_data.jsonl` and
+`benchmarks/results/simulators.jsonl`.
 
-Intervals are inter-quartile means with 95 % bootstrap intervals per experiment (rliable: Agarwal et al., 2021,
-https://arxiv.org/abs/2108.13264). A run that misses its target counts with its full budget of env steps.
+Intervals are 95 % bootstrap intervals of the inter-quartile mean (rliable: Agarwal et al., 2021,
+https://arxiv.org/abs/2108.13264). A run that misses its target counts with all of its env steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-BEGIN, END = "<!-- make learning-table: begin -->", "<!-- make learning-table: end -->"
-_COLUMNS = ("experiment", "target", "reached by", "env steps, IQM", "median", "worst", "return, IQM", "seconds, median")
-HEAD = (f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}")
+RESULTS = Path("benchmarks/results")
+ZOO, LEARNING = RESULTS / "zoo.jsonl", RESULTS / "learning/results.jsonl"
+RECORDED_DATA, SIMULATORS = RESULTS / "recorded_data.jsonl", RESULTS / "simulators.jsonl"
+PAGE, PICTURES = Path("docs/results.md"), Path("docs/pictures/learning")
+# Suite -> parts of the names of its experiments. An experiment belongs to the first suite that has a part of its name.
+SUITES = {
+    "Several agents": ("multi_agent", "speaker_listener", "investment_game", "two_step_game", "tictactoe"),
+    "Partial observability": ("stateless",),
+    "Continuous control": ("pendulum", "lunarlander_continuous"),
+    "CartPole and Acrobot": ("cartpole", "acrobot"),
+    "LunarLander, images, grids and goals": ("lunarlander", "minatar", "minigrid", "catch", "bit_flipping", "maze"),
+}
+ORDER = (*reversed(SUITES), "Recorded data", "External simulators")
+# Suite -> experiments whose curves it shows.
+CURVES = {
+    "CartPole and Acrobot": ("ppo_cartpole", "dqn_cartpole", "impala_cartpole", "ppo_acrobot"),
+    "Continuous control": ("sac_pendulum", "td3_pendulum", "tqc_pendulum", "sac_lunarlander_continuous"),
+    "LunarLander, images, grids and goals": ("ppo_lunarlander", "her_bit_flipping"),
+    "Partial observability": ("ppo_stateless_cartpole_lstm", "appo_stateless_cartpole_lstm"),
+    "Several agents": ("mappo_investment_game", "ippo_investment_game", "mappo_speaker_listener", "ippo_speaker_listener"),
+    "Recorded data": ("bc_cartpole", "marwil_cartpole", "iql_pendulum", "cql_pendulum"),
+}
+NOTES = {
+    "Several agents": "IPPO and VDN are listed for comparison: they have the targets of MAPPO and QMIX, which need "
+    "a centralised critic or a mixing network. Returns are sums over agents.",
+    "Recorded data": "`expert` holds 100 episodes of a trained PPO policy on CartPole-v1. `mixed_quality` holds the 240 "
+    "episodes that PPO trains on while it learns Pendulum-v1, with a mean return of -553. `rllib_episodes` holds ten "
+    "CartPole episodes that RLlib recorded.",
+    "External simulators": "Two client processes connect over [RLlink](reference/rllink.md) and step the environment.",
+}
+# Mean returns that other libraries publish: experiment -> return, env steps, library, source.
+_ZOO_PAGE = "[RL-Zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md)"
+_RLLIB = "[RLlib examples](https://github.com/ray-project/ray/tree/master/rllib/examples/algorithms)"
+_CLEANRL = "[CleanRL](https://docs.cleanrl.dev/rl-algorithms/{}/)"
+OTHERS = (
+    ("a2c_cartpole", "500", 500_000, _ZOO_PAGE),
+    ("dqn_cartpole", "500", 50_000, _ZOO_PAGE),
+    ("dqn_cartpole", "489 ± 16", 500_000, _CLEANRL.format("dqn")),
+    ("dqn_cartpole", "450", 200_000, _RLLIB),
+    ("dqn_lunarlander", "154 ± 79", 100_000, _ZOO_PAGE),
+    ("ppo_cartpole", "500", 100_000, _ZOO_PAGE),
+    ("ppo_lunarlander", "242 ± 32", 1_000_000, _ZOO_PAGE),
+    ("ppo_pendulum", "-172", 100_000, _ZOO_PAGE),
+    ("rainbow_cartpole", "481 ± 21 (C51)", 500_000, _CLEANRL.format("c51")),
+    ("sac_lunarlander_continuous", "260 ± 65", 500_000, _ZOO_PAGE),
+    ("sac_pendulum", "-157 ± 89", 20_000, _ZOO_PAGE),
+    ("sac_pendulum", "-250", 20_000, _RLLIB),
+    ("tqc_pendulum", "-151 ± 88", 20_000, _ZOO_PAGE),
+    ("tqc_pendulum", "-200", 200_000, _RLLIB),
+)
+INTRODUCTION = """\
+# Results
+
+What each experiment of `conf/experiment` reaches, over several seeds. `make zoo` measures them again, and
+`make learning-table` writes this page from [benchmarks/results](../benchmarks/results/zoo.jsonl).
+
+## Protocol
+
+1. Each seed trains until the target in the experiment's `stop` block is reached, or all of its env steps are used.
+2. The return is the mean of the last 100 training episodes, or of 20 greedy evaluation episodes if `stop` names
+   `evaluation/env_runners/episode_return_mean`.
+3. *Env steps* and *return* are inter-quartile means (IQM) over seeds, with 95 % bootstrap intervals in brackets
+   ([rliable](https://arxiv.org/abs/2108.13264)). A seed that misses the target counts with all of its env steps.
+4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander`, `dqn_stateless_cartpole_lstm` and
+   `sac_lunarlander_continuous`, which run three seeds.
+5. Runs end at the target, so a return far above it is not to be expected.
+
+All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
+
+```bash
+runner play zoo:ppo_sb3_cartpole --output cartpole.gif
+```
+"""
+LIMITATIONS = """\
+## Limitations
+
+- `dqn_stateless_cartpole_lstm` reaches its target on some seeds and machines only.
+- `ppo_half_cheetah`, `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that take hours on two cores are
+  not measured.
+- The zoo has no policies of experiments with several agents, because a policy file holds a single module.
+
+## Next steps
+
+- [Algorithms](reference/algorithms.md): choose one.
+- [First run](tutorials/first_run.md): train one of these experiments.
+- [Sweeps](guides/sweeps.md): run seeds and compare them.
+"""
 Run = Mapping[str, Any]
 # Values of runs -> inter-quartile mean, lower and upper bound.
 Interval = Callable[[Sequence[float]], tuple[float, float, float]]
 
 
 def read_runs(path: Path) -> dict[str, list[Run]]:
-    """Return experiment -> newest run of each seed, in the order of seeds."""
+    """Return experiment -> its runs, the newest one of each seed, by seed."""
     newest: dict[tuple[str, int], Run] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        run = json.loads(line)
+    for run in _lines_of(path):
         newest[run["experiment"], run["seed"]] = run
     by_experiment: dict[str, list[Run]] = {}
     for (experiment, _), run in sorted(newest.items()):
@@ -35,22 +121,30 @@ def read_runs(path: Path) -> dict[str, list[Run]]:
     return by_experiment
 
 
+def suite_of(experiment: str) -> str:
+    """Return the suite of an experiment that samples."""
+    return next(suite for suite, parts in SUITES.items() if any(part in experiment for part in parts))
+
+
 def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
-    """Return the row of an experiment."""
+    """Return the row of an experiment that samples."""
     target, limit = runs[0]["target"], runs[0]["max_env_steps"]
     reached = [run for run in runs if run["episode_return_mean"] >= target and run["num_env_steps"] <= limit]
-    steps = [float(run["num_env_steps"]) for run in runs]
-    cells = (
+    return _row(
         f"`{experiment}`",
-        f"{target:g} within {limit:,}",
+        f"{target:g} within {short(limit)}",
         f"{len(reached)} of {len(runs)}",
-        "{:,.0f} [{:,.0f}, {:,.0f}]".format(*interval(steps)),
-        f"{median(steps):,.0f}",
-        f"{max(steps):,.0f}",
-        "{:.4g} [{:.4g}, {:.4g}]".format(*interval([run["episode_return_mean"] for run in runs])),
-        f"{median(run['seconds'] for run in runs):.0f}",
+        "{} [{}, {}]".format(*map(short, interval([float(run["num_env_steps"]) for run in runs]))),
+        "{} [{}, {}]".format(*map(_digits, interval([run["episode_return_mean"] for run in runs]))),
     )
-    return f"| {' | '.join(cells)} |"
+
+
+def short(value: float) -> str:
+    """Return a number with three digits, and `k` or `M` for thousands and millions."""
+    for divisor, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * divisor:
+            return f"{_digits(value / divisor)}{unit}"
+    return _digits(value)
 
 
 def rliable_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -59,56 +153,135 @@ def rliable_interval(values: Sequence[float]) -> tuple[float, float, float]:
     from rliable import library, metrics
 
     scores = {"runs": np.array(values, np.float64)[:, None]}  # (runs, tasks)
-    np.random.seed(0)  # for the resamples of rliable
+    np.random.seed(0)  # the resamples of rliable
     point, bounds = library.get_interval_estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=10_000)
     return float(point["runs"][0]), float(bounds["runs"][0, 0]), float(bounds["runs"][1, 0])
 
 
 def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
-    """Return the probability that our run is better than another system's run, and its 95 % interval."""
+    """Return the probability that a run of ours is better than a run of the others', and its 95 % interval."""
     import numpy as np
     from rliable import library, metrics
 
     pair = {"pair": (np.array(ours, np.float64)[:, None], np.array(others, np.float64)[:, None])}
-    np.random.seed(0)  # for the resamples of rliable
+    np.random.seed(0)  # the resamples of rliable
     point, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=2_000)
     return float(point["pair"]), float(bounds["pair"][0, 0]), float(bounds["pair"][1, 0])
 
 
 def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return one row per common experiment: which of the two needs fewer env steps."""
-    rows = ["| experiment | runs | probability of fewer env steps |", "| --- | --- | --- |"]
+    """Return a row for each experiment of both: the probability that ours needs fewer env steps."""
+    rows = list(_head("experiment", "runs", "probability of fewer env steps"))
     for experiment in sorted(set(ours) & set(others)):
         first, second = ours[experiment], others[experiment]
         steps = [[-float(run["num_env_steps"]) for run in runs] for runs in (first, second)]
         share = "{:.2f} [{:.2f}, {:.2f}]".format(*probability_of_improvement(*steps))
-        rows.append(f"| `{experiment}` | {len(first)} and {len(second)} | {share} |")
+        rows.append(_row(f"`{experiment}`", f"{len(first)} and {len(second)}", share))
     return rows
 
 
-def with_rows(page: str, rows: Sequence[str], head: Sequence[str] = HEAD) -> str:
-    """Return the page with these rows in its table, in the order of their experiments, replacing older rows."""
-    before, rest = page.split(BEGIN)
-    table, after = rest.split(END)
-    kept = {row.split("`")[1]: row for row in [*table.splitlines(), *rows] if row.startswith("| `")}
-    return "\n".join((before + BEGIN, *head, *(kept[name] for name in sorted(kept)), END + after))
+def page_of(runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Path = PICTURES) -> str:
+    """Return the page docs/results.md: protocol, a table per suite with curves, and figures of other libraries."""
+    cached = functools.cache(interval)
+
+    def once(values: Sequence[float]) -> tuple[float, float, float]:
+        return cached(tuple(values))
+
+    rows: dict[str, list[str]] = {suite: [] for suite in SUITES}
+    for experiment in sorted(runs):
+        rows[suite_of(experiment)].append(row_of(experiment, runs[experiment], once))
+    sampled = _head("experiment", "target", "reached by", "env steps", "return")
+    tables = {suite: [*sampled, *rows[suite]] for suite in SUITES}
+    tables["Recorded data"] = [
+        *_head("experiment", "data", "target", "reached by", "updates", "return"),
+        *map(_recorded_row, _lines_of(RECORDED_DATA)),
+    ]
+    tables["External simulators"] = [
+        *_head("experiment", "clients", "target", "reached by", "env steps", "return"),
+        *map(_simulator_row, _lines_of(SIMULATORS)),
+    ]
+    sections = [INTRODUCTION]
+    for suite in ORDER:
+        section = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables[suite], ""]
+        shown = [name for name in CURVES.get(suite, ()) if (pictures / f"{name}.svg").is_file()]
+        section += [f"![{name}: return over training](pictures/learning/{name}.svg)" for name in shown]
+        sections.append("\n".join([*section, ""] if shown else section))
+    sections += [_others_section(runs, once), LIMITATIONS]
+    return "\n".join(sections)
+
+
+def write_page(interval: Interval) -> None:
+    """Write docs/results.md from all results."""
+    PAGE.write_text(page_of(read_runs(LEARNING) | read_runs(ZOO), interval), encoding="utf-8")
+
+
+def _others_section(runs: Mapping[str, Sequence[Run]], interval: Interval) -> str:
+    rows = []
+    for experiment, value, steps, source in OTHERS:
+        returns, env_steps = (
+            interval([float(run[key]) for run in runs[experiment]])[0] for key in ("episode_return_mean", "num_env_steps")
+        )
+        ours = f"{_digits(returns)} at {short(env_steps)}"
+        rows.append(_row(f"`{experiment}`", ours, f"{value} at {short(steps)}", source))
+    text = (
+        "Other libraries train for a fixed number of env steps and report the return at the end; runner stops at the "
+        "target.\nSo compare the env steps of equal returns. Figures as published in November 2026."
+    )
+    head = _head("experiment", "runner (this page)", "published return", "source")
+    return "\n".join(["## Published results of other libraries\n", f"{text}\n", *head, *rows, ""])
+
+
+def _recorded_row(line: Run) -> str:
+    return _row(
+        f"`{line['experiment']}`",
+        f"`{line['data']}`",
+        f"{line['target']:g}",
+        f"{line['reached']} of {line['seeds']}",
+        f"{short(line['updates_median'])} (worst {short(line['updates_worst'])})",
+        f"{_digits(line['return_median'])} (worst {_digits(line['return_worst'])})",
+    )
+
+
+def _simulator_row(line: Run) -> str:
+    env_steps = [steps for steps in line["num_env_steps"] if steps is not None]
+    return _row(
+        f"`{line['experiment']}`",
+        line["clients"],
+        f"{line['target']:g}",
+        f"{sum(value >= line['target'] for value in line['returns'])} of {len(line['returns'])}",
+        f"{short(median(env_steps))} (median)" if env_steps else "not recorded",
+        f"{_digits(median(line['returns']))} (median)",
+    )
+
+
+def _lines_of(path: Path) -> Iterator[Run]:
+    return map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def _digits(value: float) -> str:
+    """Return a number with about three digits."""
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _head(*columns: str) -> tuple[str, str]:
+    return _row(*columns), f"|{' --- |' * len(columns)}"
 
 
 def main() -> None:
-    """Print the table and update the page."""
+    """Write the page, or compare two files of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/learning/results.jsonl"))
-    parser.add_argument("--page", type=Path, help="page whose table between the marks is replaced")
-    parser.add_argument("--compare", type=Path, nargs=2, help="two files with results to compare instead")
+    parser.add_argument("--compare", type=Path, nargs=2, help="print which of two files of results is better instead")
     arguments = parser.parse_args()
     if arguments.compare is not None:
         print("\n".join(comparison(*map(read_runs, arguments.compare))))
         return
-    rows = [row_of(name, runs, rliable_interval) for name, runs in read_runs(arguments.results).items()]
-    print("\n".join((*HEAD, *rows)))
-    if arguments.page is not None:
-        page = arguments.page.read_text(encoding="utf-8")
-        arguments.page.write_text(with_rows(page, rows), encoding="utf-8")
+    write_page(rliable_interval)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Train experiments with several seeds, keep a policy of each, and write docs/results.md; run by `make zoo`.
+"""Train experiments over their seeds and keep a policy of each; `make zoo`, which then writes docs/results.md.
 
-Each experiment is a sweep over seeds in `outputs/zoo`; an interrupted sweep continues with the missing seeds. Run
-`train` in runner's environment, and `page` in an environment with `rliable`.
+Each experiment is a sweep over seeds in `outputs/zoo`. An interrupted sweep continues with the missing seeds.
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import bench_common as bc
-from learning_table import HEAD as TABLE_HEAD
-from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
-from learning_table import row_of as table_row
+from learning_table import ZOO, Run
 
-RESULTS, PAGE, POLICIES = Path("benchmarks/results/zoo.jsonl"), Path("docs/results.md"), Path("zoo")
+POLICIES = Path("zoo")
 COMMAND = (sys.executable, "-m", "runner")
 LARGEST_POLICY = 1_000_000  # bytes
 STEPS = "num_env_steps_sampled_lifetime"
-# Experiments with several agents get rows but no policies, because a policy file contains a single module.
+# Experiments with several agents have results but no policies, because a policy file holds one module.
 SEVERAL_AGENTS = {
     **dict.fromkeys(("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"), 10),
     **dict.fromkeys(("ippo_investment_game", "ippo_speaker_listener", "mappo_investment_game"), 10),
@@ -32,7 +29,7 @@ SEVERAL_AGENTS = {
     **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
     **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
 }
-# Ten seeds each, or three if a run takes more than five minutes on two cores.
+# Number of seeds: ten, or three if a run takes more than five minutes on two cores.
 EXPERIMENTS = {
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
@@ -45,24 +42,6 @@ EXPERIMENTS = {
     **dict.fromkeys(("appo_misbehaving_cartpole", "dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
     **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
-# Mean returns published by others, with their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL's docs;
-# R: RLlib, the targets of its examples. docs/results.md has the links.
-OTHERS = {
-    "a2c_cartpole": "500 at 500,000 (Z)",
-    "dqn_cartpole": "500 at 50,000 (Z); 488.7±16.1 at 500,000 (C); 450 within 200,000 (R)",
-    "dqn_lunarlander": "154±79 at 100,000 (Z)",
-    "ppo_cartpole": "500 at 100,000 (Z)",
-    "ppo_lunarlander": "242±32 at 1,000,000 (Z)",
-    "ppo_pendulum": "-172 at 100,000 (Z)",
-    "ppo_sb3_cartpole": "500 at 100,000 (Z)",
-    "rainbow_cartpole": "C51: 481.2±20.5 at 500,000 (C)",
-    "sac_lunarlander_continuous": "260±65 at 500,000 (Z)",
-    "sac_pendulum": "-157±89 at 20,000 (Z); -250 within 20,000 (R)",
-    "tqc_pendulum": "-151±88 at 20,000 (Z); -200 within 200,000 (R)",
-}
-HEAD = tuple(
-    f"{line} {more}" for line, more in zip(TABLE_HEAD, ("configuration | others |", "--- | --- |"), strict=True)
-)
 
 
 def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
@@ -72,9 +51,9 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
     sweep = folder / experiment
     seeds = f"seed=range({num_seeds})"
     subprocess.run(
-        [*COMMAND, "-m", f"+experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
+        [*COMMAND, "-m", f"experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
     )
-    composed = compose_experiment([f"+experiment={experiment}"])
+    composed = compose_experiment([f"experiment={experiment}"])
     stop = build_experiment_config(composed).stop
     metric = next(name for name in stop if name != STEPS)
     digest = hashlib.sha256(json.dumps(composed.values, sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -111,31 +90,15 @@ def _keep_policy(experiment: str, runs: Sequence[Run], sweep: Path) -> None:
         policy.unlink()
 
 
-def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
-    """Return the row of an experiment: learning table, configuration, and published figures."""
-    row = table_row(experiment, runs, interval)
-    return f"{row} `{runs[0]['configuration']}` | {OTHERS.get(experiment, '')} |"
-
-
-def write_page(runs: Mapping[str, Sequence[Run]]) -> None:
-    """Update the rows of all experiments in the table of the page."""
-    rows = [row_of(name, of_one, rliable_interval) for name, of_one in runs.items()]
-    PAGE.write_text(with_rows(PAGE.read_text(encoding="utf-8"), rows, HEAD), encoding="utf-8")
-
-
 def main() -> None:
-    """Train, or write the page."""
+    """Train experiments and append their runs to `benchmarks/results/zoo.jsonl`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "page"))
     parser.add_argument("--experiments", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"))
     arguments = parser.parse_args()
-    if arguments.what == "page":
-        write_page(read_runs(RESULTS))
-        return
     for experiment in arguments.experiments:
         runs = train(experiment, EXPERIMENTS[experiment], arguments.folder)
-        with RESULTS.open("a", encoding="utf-8") as file:
+        with ZOO.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(run) + "\n" for run in runs)
 
 

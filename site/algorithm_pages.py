@@ -1,37 +1,39 @@
-"""The directives `plan` and `results` of the pages of algorithms: from the configurations and the tables of results."""
+"""The directives `plan`, `fields` and `results` of algorithm pages: from configurations, results and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import yaml
+from configuration_reference import class_at, options_of, table_of_options
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from runner.config import compose_experiment
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.paths import conf_dir, list_options
 from runner.config.plans import draw_plan, read_plan
 
 _ROOT = Path(__file__).parents[1]
-# Pages with tables of results, of which the first one that has a row of an experiment counts.
-_RESULTS = ("docs/results.md", "benchmarks/results/learning.md")
-# Columns of these tables that a page of an algorithm shows: of experiments that sample, and that learn from records.
-_SAMPLED = ("experiment", "target", "reached by", "env steps, IQM", "return, IQM")
-_RECORDED = ("experiment", "data", "target", "of ten reach it", "median updates", "median return")
-# Columns -> what is said below their table.
-_SOURCES = {
-    _SAMPLED: "[Results](../results.md) describes the protocol. IQM is the inter-quartile mean over seeds, with its "
-    "95 % interval in brackets.",
-    _RECORDED: "[Results](../results.md) describes the protocol and the data.",
-}
+_RESULTS, _PICTURES = _ROOT / "docs/results.md", _ROOT / "docs/pictures/learning"
+# Columns of the tables in docs/results.md that a page of an algorithm shows.
+_COLUMNS = (
+    ("experiment", "target", "reached by", "env steps", "return"),
+    ("experiment", "data", "target", "reached by", "updates", "return"),
+)
+_SOURCE = "[Results](../results.md) describes the protocol. Intervals are 95 % intervals of the mean over seeds."
 _YAML = "../../conf/experiment"  # from docs/reference
+# Fields of every algorithm that are shown as a plan, or that only algorithms themselves set.
+_STRUCTURE = {"schema", "loss", "plan", "replay_buffers", "module_to_env_pipeline", "learner_pipeline"}
 Row = Mapping[str, str]  # column -> cell
 
 
 class PlanOfAlgorithm(SphinxDirective):
-    """The plan of an algorithm as a tree, as `python -m runner show --plan` draws it. The argument is its name."""
+    """The plan of an algorithm as a tree, as `runner show --plan` draws it. The argument is its name."""
 
     required_arguments = 1
 
@@ -44,37 +46,98 @@ class PlanOfAlgorithm(SphinxDirective):
         return [nodes.literal_block(tree, tree, language="text")]
 
 
-class ResultsOfAlgorithms(SphinxDirective):
-    """The rows of all experiments that train with an algorithm; the arguments are names of algorithms.
+class FieldsOfAlgorithm(SphinxDirective):
+    """A table of an algorithm's fields with the defaults of its YAML. The argument is its name.
 
-    Experiments without a row are named below the table, with a link to their files.
+    Fields that every algorithm has with the same default are left out. `beyond` names another algorithm instead, whose
+    fields and defaults are left out.
+    """
+
+    required_arguments = 1
+    option_spec: ClassVar[dict[str, Callable[[str], Any]]] = {"beyond": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()
+        try:
+            table = fields_of(self.arguments[0], self.options.get("beyond"))
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        parsed = self.parse_text_to_nodes(table)
+        for node in parsed:
+            if isinstance(node, nodes.table):
+                node["classes"].append("fields")
+        return parsed
+
+
+class ResultsOfAlgorithms(SphinxDirective):
+    """The results and learning curves of all experiments of some algorithms; the arguments are their names.
+
+    Experiments without results are named below the table, with a link to their files.
     """
 
     required_arguments, optional_arguments = 1, 100
 
     def run(self) -> list[nodes.Node]:
         self.env.note_reread()
-        files = list_options([conf_dir()], "experiment")
-        experiments = [f"`{name}`" for name, file in files.items() if _algorithm_of(file) in self.arguments]
-        if not experiments:
-            raise self.error(f"no experiment trains with {' or '.join(self.arguments)}")
-        parts, without_row = [], experiments
-        for columns, sources in _SOURCES.items():
-            rows = [row for row in _rows_with(columns) if row["experiment"] in experiments]
-            without_row = [name for name in without_row if name not in {row["experiment"] for row in rows}]
-            if rows:
-                parts += [_table(columns, rows), sources]
-        if without_row:
-            parts.append(f"Without a row there: {', '.join(map(_link, without_row))}.")
-        return self.parse_text_to_nodes("\n\n".join(parts))
+        try:
+            return self.parse_text_to_nodes(results_of(self.arguments))
+        except ValueError as error:
+            raise self.error(str(error)) from error
 
 
 def plan_of(algorithm: str) -> str:
     """Return the plan of an algorithm as a tree."""
+    return draw_plan(read_plan(_block_of(algorithm)["plan"]))
+
+
+def fields_of(algorithm: str, beyond: str | None = None) -> str:
+    """Return a Markdown table of the fields that an algorithm adds to those of another, or to those of every one."""
+    block = _block_of(algorithm)
+    schema = class_at(block["schema"])
+    left_out = {name: default for name, (default, _) in options_of(AlgorithmConfig).items()}
+    if beyond is not None:
+        left_out = _block_of(beyond)
+    shown = {
+        name: (block.get(name, default), option)
+        for name, (default, option) in options_of(schema).items()
+        if name not in _STRUCTURE and (name not in left_out or _plain(left_out[name]) != _plain(block[name]))
+    }
+    return table_of_options(schema, shown)
+
+
+def results_of(algorithms: Sequence[str]) -> str:
+    """Return the results and learning curves of all experiments of some algorithms as Markdown."""
+    files = list_options([conf_dir()], "experiment")
+    experiments = [name for name, file in files.items() if _algorithm_of(file) in algorithms]
+    if not experiments:
+        raise ValueError(f"no experiment trains with {' or '.join(algorithms)}")
+    parts, without_results = [], experiments
+    for columns in _COLUMNS:
+        rows = [row for row in _rows_with(columns) if row["experiment"] in experiments]
+        without_results = [name for name in without_results if name not in {row["experiment"] for row in rows}]
+        if rows:
+            parts.append(_table(columns, rows))
+    if parts:
+        parts.append(_SOURCE)
+    pictures = [name for name in experiments if (_PICTURES / f"{name}.svg").is_file()]
+    if pictures:
+        parts.append("\n".join(f"![{name}: return over training](../pictures/learning/{name}.svg)" for name in pictures))
+    if without_results:
+        parts.append(f"Not measured: {', '.join(map(_link, without_results))}.")
+    return "\n\n".join(parts)
+
+
+def _block_of(algorithm: str) -> dict[str, Any]:
+    """Return the block `algorithm` of the configuration with this algorithm."""
     composed = compose_experiment([f"algorithm={algorithm}"])
     if composed.problems:
         raise ValueError(f"{composed.problems[0].what}; expected: {composed.problems[0].expected}")
-    return draw_plan(read_plan(composed.values["algorithm"]["plan"]))
+    block: dict[str, Any] = composed.values["algorithm"]
+    return block
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _algorithm_of(file: Path) -> str:
@@ -89,15 +152,9 @@ def _algorithm_of(file: Path) -> str:
 
 
 def _rows_with(columns: tuple[str, ...]) -> list[Row]:
-    """Return the rows of all tables of results that have these columns, by experiment."""
-    found: dict[str, list[Row]] = {}
-    for page in _RESULTS:
-        on_page: dict[str, list[Row]] = {}
-        for row in _rows_of((_ROOT / page).read_text(encoding="utf-8")):
-            if all(column in row for column in columns):
-                on_page.setdefault(row["experiment"], []).append(row)
-        found = on_page | found
-    return [row for name in sorted(found) for row in found[name]]
+    """Return the rows of the tables of results that have these columns, by experiment."""
+    rows = [row for row in _rows_of(_RESULTS.read_text(encoding="utf-8")) if all(name in row for name in columns)]
+    return sorted(rows, key=lambda row: row["experiment"])
 
 
 def _rows_of(page: str) -> Iterator[Row]:
@@ -108,7 +165,8 @@ def _rows_of(page: str) -> Iterator[Row]:
         if cells and not head:
             head = cells
         elif cells and set(line) - set("|- :"):
-            yield dict(zip(head, cells, strict=True))
+            row = dict(zip(head, cells, strict=True))
+            yield row | {"experiment": row["experiment"].strip("`")} if "experiment" in row else row
         elif not cells:
             head = []
 
@@ -119,11 +177,12 @@ def _table(columns: tuple[str, ...], rows: list[Row]) -> str:
 
 
 def _link(experiment: str) -> str:
-    return f"[{experiment}]({_YAML}/{experiment.strip('`')}.yaml)"
+    return f"[{experiment}]({_YAML}/{experiment}.yaml)"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("plan", PlanOfAlgorithm)
+    app.add_directive("fields", FieldsOfAlgorithm)
     app.add_directive("results", ResultsOfAlgorithms)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import yaml
@@ -35,8 +35,8 @@ class Configuration(SphinxDirective):
     option_spec: ClassVar[dict[str, Callable[[str], Any]]] = {"beyond": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
-        schema = _class_at(self.arguments[0])
-        base = _class_at(self.options["beyond"]) if "beyond" in self.options else None
+        schema = class_at(self.arguments[0])
+        base = class_at(self.options["beyond"]) if "beyond" in self.options else None
         parts = [inspect.cleandoc(schema.__doc__ or "")]
         if issubclass(schema, OperatorConfig):
             parts.append(_items(schema))
@@ -50,15 +50,19 @@ class Configuration(SphinxDirective):
 
 def table_at(path: str, beyond: str | None = None) -> str:
     """Return the description and the table of the dataclass with a dotted path."""
-    schema = _class_at(path)
-    table = table_of(schema, None if beyond is None else _class_at(beyond))
+    schema = class_at(path)
+    table = table_of(schema, None if beyond is None else class_at(beyond))
     return f"{inspect.cleandoc(schema.__doc__ or '')}\n\n{table}"
 
 
 def table_of(schema: type, beyond: type | None = None) -> str:
     """Return a Markdown table of the fields of `schema` that are not those of `beyond`; without fields nothing."""
-    left_out = {} if beyond is None else _options_of(beyond)
-    shown = {name: found for name, found in _options_of(schema).items() if left_out.get(name) != found}
+    left_out = {} if beyond is None else options_of(beyond)
+    return table_of_options(schema, {name: found for name, found in options_of(schema).items() if left_out.get(name) != found})
+
+
+def table_of_options(schema: type, shown: Mapping[str, tuple[Any, Option]]) -> str:
+    """Return a Markdown table of these fields of `schema`: field -> default and description."""
     others = {name: other for name, other in names_in_rllib(schema).items() if name in shown}
     head = [*_HEAD, _HEAD_OF_NAMES] if others else [*_HEAD]
     rows = [head, ["---"] * len(head)]
@@ -68,12 +72,12 @@ def table_of(schema: type, beyond: type | None = None) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) if shown else ""
 
 
-def _class_at(path: str) -> Any:
+def class_at(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
-def _options_of(schema: type) -> dict[str, tuple[Any, Option]]:
+def options_of(schema: type) -> dict[str, tuple[Any, Option]]:
     """Return field -> default and description; blocks within the block are left out."""
     found = {}
     for field in dataclasses.fields(schema):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from algorithm_pages import plan_of
+from algorithm_pages import fields_of, plan_of, results_of
 from configuration_reference import table_at
 from sphinx.application import Sphinx
 
@@ -32,7 +32,7 @@ def write_copies(app: Sphinx, failure: Exception | None) -> None:
 
 
 def _expanded(source: Path) -> str:
-    """Return the text of a page with included files, plans and tables of options in the place of directives."""
+    """Return the text of a page with included files, plans, tables and results instead of directives."""
 
     def expand(block: re.Match[str]) -> str:
         directive, argument, options = block[1], block[2].strip(), block[3]
@@ -41,9 +41,11 @@ def _expanded(source: Path) -> str:
             return f"```{_LANGUAGES.get(file.suffix, '')}\n{file.read_text(encoding='utf-8').rstrip()}\n```"
         if directive == "plan":
             return f"```text\n{plan_of(argument)}\n```"
-        if directive == "configuration":
+        if directive in ("configuration", "fields"):
             beyond = re.search(r"^:beyond: (.+)$", options, re.MULTILINE)
-            return table_at(argument, beyond[1] if beyond else None)
+            return (table_at if directive == "configuration" else fields_of)(argument, beyond[1] if beyond else None)
+        if directive == "results":
+            return results_of(argument.split())
         return "" if directive == "toctree" else block[0]
 
     return _DIRECTIVE.sub(expand, source.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The table of learning runs: which runs count, and what a row says."""
+"""The page of results: which runs count, and the cells of a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning_table import BEGIN, END, HEAD, read_runs, row_of, with_rows
+import pytest
+
+from benchmarks.learning_table import LEARNING, OTHERS, PAGE, ZOO, page_of, read_runs, row_of, short
+from tests.conftest import ROOT
 
 
 def run(seed: int, num_env_steps: int, value: float, experiment: str = "ppo_cartpole") -> dict[str, object]:
@@ -29,8 +32,7 @@ def test_the_newest_run_of_a_seed_counts(tmp_path: Path) -> None:
 def test_a_run_that_misses_counts_with_its_env_steps() -> None:
     runs = [run(0, 100_000, 460.0), run(1, 90_000, 451.0), run(2, 300_000, 20.0)]
     assert row_of("ppo_cartpole", runs, mean_and_ends) == (
-        "| `ppo_cartpole` | 450 within 300,000 | 2 of 3 | 163,333 [90,000, 300,000] | 100,000 | 300,000 "
-        "| 310.3 [20, 460] | 11 |"
+        "| `ppo_cartpole` | 450 within 300k | 2 of 3 | 163k [90k, 300k] | 310 [20, 460] |"
     )
 
 
@@ -38,9 +40,20 @@ def test_a_return_after_the_env_steps_is_a_miss() -> None:
     assert "| 1 of 2 |" in row_of("ppo_cartpole", [run(0, 300_000, 460.0), run(1, 300_016, 460.0)], mean_and_ends)
 
 
-def test_rows_without_new_runs_stay() -> None:
-    head = "\n".join(HEAD)
-    page = f"before\n{BEGIN}\n{head}\n| `a` | 1 |\n| `c` | 1 |\n{END}\nafter\n"
-    changed = with_rows(page, ["| `c` | 2 |", "| `b` | 2 |"])
-    assert changed == f"before\n{BEGIN}\n{head}\n| `a` | 1 |\n| `b` | 2 |\n| `c` | 2 |\n{END}\nafter\n"
-    assert with_rows(changed, []) == changed
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (-7.075, "-7.08"), (62.96, "63"), (999.6, "1k"), (8_912, "8.91k"), (146_651, "147k"), (1_500_000, "1.5M")],
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_every_measured_experiment_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    runs = read_runs(LEARNING) | read_runs(ZOO)
+    page = page_of(runs, mean_and_ends)
+    written = PAGE.read_text(encoding="utf-8")
+    assert all(f"\n| `{name}` | " in page and f"\n| `{name}` | " in written for name in runs)
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == [line for line in written.splitlines() if line.startswith("#")]
+    assert {experiment for experiment, *_ in OTHERS} <= set(runs)

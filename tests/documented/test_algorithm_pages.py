@@ -16,6 +16,7 @@ PAGES = {
     for text in re.split(
         r"^## ", (ROOT / f"docs/reference/{family}.md").read_text(encoding="utf-8"), flags=re.MULTILINE
     )[1:]
+    if not text.startswith("Next steps")
 }
 SECTIONS = ["Plan", "Fields", "Differences from the paper", "Results"]
 
@@ -29,10 +30,11 @@ def named_by(directive: str, page: str) -> list[str]:
 def test_section_has_all_parts(name: str) -> None:
     page = PAGES[name]
     before, *_ = page.split("### Plan")
-    assert "```text\n" in before, "no equations"
+    assert "```{math}\n" in before, "no equations"
     assert re.findall(r"^### (.+)$", page, re.MULTILINE) == SECTIONS
     assert set(named_by("plan", page)) <= set(named_by("results", page))
     assert named_by("plan", page)
+    assert set(named_by("fields", page)) <= set(named_by("results", page))
 
 
 def test_every_algorithm_has_one_section() -> None:

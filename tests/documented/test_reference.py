@@ -13,8 +13,10 @@ from itertools import pairwise
 import pytest
 
 import runner.config
+from runner.config import compose_experiment
 from runner.config.fields import option_of
 from tests.conftest import ROOT
+from tests.documented.test_algorithm_pages import FAMILIES
 
 # Bases of blocks: their fields are in the tables of the blocks.
 BASES = {
@@ -51,11 +53,17 @@ def blocks() -> set[str]:
     return {f"{cls.__module__}.{cls.__name__}" for cls in schemas if any(map(option_of, dataclasses.fields(cls)))}
 
 
+def blocks_of_algorithms() -> set[str]:
+    """Return the dotted paths of the blocks whose fields are on the pages of algorithms."""
+    names = [name for family in FAMILIES for name in directives(page(family), r"^```\{(?:plan|fields)\}")]
+    return {compose_experiment([f"algorithm={name}"]).values["algorithm"]["schema"] for name in names}
+
+
 def test_every_block_is_in_the_reference() -> None:
     shown = directives(page("configuration") + page("components"), r"^```\{configuration\}")
     assert len(shown) == len(set(shown))
     of_operators = {path for path in shown if path.startswith("runner.config.operators.")}
-    assert set(shown) | BASES == blocks() | of_operators | BASES
+    assert set(shown) | blocks_of_algorithms() | BASES == blocks() | of_operators | BASES
     assert not BASES & set(shown)
 
 
