@@ -1,8 +1,8 @@
 """Write docs/results.md from the measured runs; `make zoo` and `make learning-table` call it.
 
-Runs are lines of `benchmarks/results/zoo.jsonl` and, for other experiments, `benchmarks/results/learning/results.jsonl`.
-Runs on recorded data and with external simulators are summaries in `benchmarks/results/recorded_data.jsonl` and
-`benchmarks/results/simulators.jsonl`.
+Runs are lines of `benchmarks/results/zoo.jsonl`; experiments that it does not contain come from
+`benchmarks/results/learning/results.jsonl`. Runs on recorded data and with external simulators are summaries in
+`benchmarks/results/recorded_data.jsonl` and `benchmarks/results/simulators.jsonl`.
 
 Intervals are 95 % bootstrap intervals of the inter-quartile mean (rliable: Agarwal et al., 2021,
 https://arxiv.org/abs/2108.13264). A run that misses its target counts with all of its env steps.
@@ -37,14 +37,19 @@ CURVES = {
     "Continuous control": ("sac_pendulum", "td3_pendulum", "tqc_pendulum", "sac_lunarlander_continuous"),
     "LunarLander, images, grids and goals": ("ppo_lunarlander", "her_bit_flipping"),
     "Partial observability": ("ppo_stateless_cartpole_lstm", "appo_stateless_cartpole_lstm"),
-    "Several agents": ("mappo_investment_game", "ippo_investment_game", "mappo_speaker_listener", "ippo_speaker_listener"),
+    "Several agents": (
+        "mappo_investment_game",
+        "ippo_investment_game",
+        "mappo_speaker_listener",
+        "ippo_speaker_listener",
+    ),
     "Recorded data": ("bc_cartpole", "marwil_cartpole", "iql_pendulum", "cql_pendulum"),
 }
 NOTES = {
     "Several agents": "IPPO and VDN are listed for comparison: they have the targets of MAPPO and QMIX, which need "
     "a centralised critic or a mixing network. Returns are sums over agents.",
-    "Recorded data": "`expert` holds 100 episodes of a trained PPO policy on CartPole-v1. `mixed_quality` holds the 240 "
-    "episodes that PPO trains on while it learns Pendulum-v1, with a mean return of -553. `rllib_episodes` holds ten "
+    "Recorded data": "`expert` holds 100 episodes of a trained PPO policy on CartPole-v1. `mixed_quality` holds the "
+    "240 episodes that PPO trains on while it learns Pendulum-v1 (mean return -553). `rllib_episodes` holds ten "
     "CartPole episodes that RLlib recorded.",
     "External simulators": "Two client processes connect over [RLlink](reference/rllink.md) and step the environment.",
 }
@@ -219,7 +224,8 @@ def _others_section(runs: Mapping[str, Sequence[Run]], interval: Interval) -> st
     rows = []
     for experiment, value, steps, source in OTHERS:
         returns, env_steps = (
-            interval([float(run[key]) for run in runs[experiment]])[0] for key in ("episode_return_mean", "num_env_steps")
+            interval([float(run[key]) for run in runs[experiment]])[0]
+            for key in ("episode_return_mean", "num_env_steps")
         )
         ours = f"{_digits(returns)} at {short(env_steps)}"
         rows.append(_row(f"`{experiment}`", ours, f"{value} at {short(steps)}", source))

@@ -58,7 +58,9 @@ def table_at(path: str, beyond: str | None = None) -> str:
 def table_of(schema: type, beyond: type | None = None) -> str:
     """Return a Markdown table of the fields of `schema` that are not those of `beyond`; without fields nothing."""
     left_out = {} if beyond is None else options_of(beyond)
-    return table_of_options(schema, {name: found for name, found in options_of(schema).items() if left_out.get(name) != found})
+    return table_of_options(
+        schema, {name: found for name, found in options_of(schema).items() if left_out.get(name) != found}
+    )
 
 
 def table_of_options(schema: type, shown: Mapping[str, tuple[Any, Option]]) -> str:
@@ -89,8 +91,8 @@ def options_of(schema: type) -> dict[str, tuple[Any, Option]]:
 
 def _items(schema: type[OperatorConfig]) -> str:
     taken = " or ".join(f"`{item}`" for item in schema.takes) or "nothing"
-    given = "what it takes" if schema.gives is None else " or ".join(f"`{item}`" for item in schema.gives) or "nothing"
-    return f"Takes {taken}, gives {given}."
+    given = "the same items" if schema.gives is None else " or ".join(f"`{item}`" for item in schema.gives) or "nothing"
+    return f"Accepts {taken}, returns {given}."
 
 
 def _as_text(meaning: str) -> str:

@@ -42,7 +42,15 @@ def test_a_return_after_the_env_steps_is_a_miss() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (-7.075, "-7.08"), (62.96, "63"), (999.6, "1k"), (8_912, "8.91k"), (146_651, "147k"), (1_500_000, "1.5M")],
+    [
+        (0, "0"),
+        (-7.075, "-7.08"),
+        (62.96, "63"),
+        (999.6, "1k"),
+        (8_912, "8.91k"),
+        (146_651, "147k"),
+        (1_500_000, "1.5M"),
+    ],
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
     assert short(value) == text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -223,9 +222,11 @@ def _reached() -> dict[str, float]:
             for run in of_seeds.values()
         )
     }
-    text = (ROOT / "benchmarks/results/learning.md").read_text(encoding="utf-8")
-    offline = re.findall(r"^\| `(\w+)` \| `\w+` \| \S+ \| 10 \| ([\d,]+) \|", text, re.MULTILINE)
-    return reached | {name: float(updates.replace(",", "")) for name, updates in offline}
+    for line in (ROOT / "benchmarks/results/recorded_data.jsonl").read_text(encoding="utf-8").splitlines():
+        summary = json.loads(line)
+        if summary["reached"] == summary["seeds"]:
+            reached.setdefault(summary["experiment"], summary["updates_median"])
+    return reached
 
 
 def _choice(file: Path, group: str) -> str:
