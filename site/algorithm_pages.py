@@ -121,7 +121,9 @@ def results_of(algorithms: Sequence[str]) -> str:
         parts.append(_SOURCE)
     pictures = [name for name in experiments if (_PICTURES / f"{name}.svg").is_file()]
     if pictures:
-        parts.append("\n".join(f"![{name}: return over training](../pictures/learning/{name}.svg)" for name in pictures))
+        parts.append(
+            "\n".join(f"![{name}: return over training](../pictures/learning/{name}.svg)" for name in pictures)
+        )
     if without_results:
         parts.append(f"Not measured: {', '.join(map(_link, without_results))}.")
     return "\n\n".join(parts)
