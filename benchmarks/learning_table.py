@@ -102,7 +102,7 @@ LIMITATIONS = """\
 - `dqn_stateless_cartpole_lstm` reaches its target on some seeds and machines only.
 - `ppo_half_cheetah`, `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that take hours on two cores are
   not measured.
-- The zoo has no policies of experiments with several agents, because a policy file holds a single module.
+- The zoo lacks policies of experiments with several agents, because a policy file holds a single module.
 
 ## Next steps
 

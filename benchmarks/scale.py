@@ -24,7 +24,7 @@ PAGE_COSTS = bc.ROOT / "benchmarks" / "results" / "scale.jsonl"
 NUM_LEARNERS = (1, 4, 16)
 _PER_LEARNER = 2048  # env steps per learner in a train batch
 _HEADER = ["env runners", "learners", "env steps/s", "driver", "learners busy", "env runners busy", "network"]
-_HEADER += ["lag (updates): mean, largest", "driver's node (MB/s)", "binds first"]
+_HEADER += ["lag (updates): mean, largest", "driver's node (MB/s)", "limit"]
 
 
 def costs_of(kind: str, costs: list[Cost], row_s: float | None = None) -> Costs:
@@ -91,7 +91,7 @@ def variants(setting: Setting, costs: Costs) -> Mapping[str, tuple[Setting, Cost
     longer = replace(setting, fragment=4 * setting.fragment)
     vector = replace(setting, fragment=8 * setting.fragment)
     return {
-        "as in the table": (setting, costs),
+        "none": (setting, costs),
         "rollout_fragment_length 400": (longer, costs),
         "num_envs_per_env_runner 8, fragments of 100 each": (vector, costs),
         "num_async 1": (replace(setting, num_async=1), costs),
@@ -109,7 +109,7 @@ def table_of_variants(costs: Costs, args: argparse.Namespace) -> str:
         [name, *row_of(one, simulate(one, its_costs, args.samples))[2:]]
         for name, (one, its_costs) in variants(setting, costs).items()
     ]
-    return bc.markdown_table(["what differs", *_HEADER[2:]], rows)
+    return bc.markdown_table(["change", *_HEADER[2:]], rows)
 
 
 def table_of_costs(costs: Sequence[Cost]) -> str:

@@ -113,7 +113,7 @@ _PACKAGES = ("pettingzoo", "mpe2")
 class PettingZooEnv(PettingZooAdapter):
     """An environment of the PettingZoo library.
 
-        Args:
+    Args:
         name: name of its module, for example `pettingzoo.sisl.pursuit_v5` or `mpe2.simple_spread_v3`.
         kind: `parallel` (all agents act in each step), `turn_based` (PettingZoo's AEC: one agent per step), or `auto`
             for parallel if the module supports it.
