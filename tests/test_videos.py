@@ -182,7 +182,7 @@ def test_filming_changes_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["evaluation.video={every: 0}"], "evaluation.video.every is a number of times"),
+        (["evaluation.video={every: 0}"], "evaluation.video.every must be a positive integer"),
         (["evaluation.video={evry: 1}"], "did you mean  every"),
         (["evaluation.video=true"], "expected      a block of the keys episodes, every"),
         (["evaluation.video={every: 1}", "evaluation.evaluation_interval=null"], "nothing is evaluated"),

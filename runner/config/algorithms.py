@@ -1,7 +1,7 @@
-"""For each algorithm its config dataclass, in the order of its YAML file, and the record of metrics of its loss.
+"""The config dataclass of each algorithm, and the record of metrics that its loss returns.
 
-An algorithm is three neighbours: its loss (`runner/learners/ppo.py`), its dataclass here, and
-`conf/algorithm/ppo.yaml`, which names its loss, its connectors and its plan.
+An algorithm consists of its loss (`runner/learners/ppo.py`), its dataclass here, and `conf/algorithm/ppo.yaml`, which
+names its loss, connectors and plan.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from runner.config.fields import Option, names_of, option
 from runner.config.optimizer import OptimizerConfig
 
 Schedule = float | list[list[float]]
-# Key of a replay buffer's block, beside the arguments of its class: it begins with the steps of `offline.input_`.
+# Key of a replay buffer's block, in addition to the arguments of its class: fill it from `offline.input_`.
 RECORDED = "recorded"
 
-# Fields that several algorithms have, each with its own default.
+# Fields of several algorithms, whose defaults differ.
 _MIN_SAMPLE_TIMESTEPS = Option(
-    "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    "an iteration ends with the first update after this number of env steps", unit="env steps", minimum=0
 )
 _GRAD_CLIP = Option("largest global norm of the gradient of each optimiser; null: no clipping", above=0)
 _MINIBATCH_SIZE = Option(
-    "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
-    "nearest number; null: the whole batch",
+    "approximate rows of one gradient step: the batch is divided into round(batch / minibatch_size) equal parts; "
+    "null: the complete batch",
     minimum=1,
 )
-_LEARNING_STARTS = Option("env steps that are kept before the first update", unit="env steps", minimum=0)
-_N_STEP = Option("env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1)
+_LEARNING_STARTS = Option("env steps stored before the first update", unit="env steps", minimum=0)
+_N_STEP = Option("env steps whose rewards a target sums; [min, max]: drawn per row", minimum=1)
 
 
 @dataclass(frozen=True)
 class LossMetrics:
-    """Base of the record that a loss returns: each field is a metric, a 0-d tensor.
+    """Base class of the records that losses return: each field is a metric, a 0-d tensor.
 
     Attributes:
-        total_loss: 0-d tensor that is minimised, a mean over rows. With `losses` it is their sum, without a gradient;
-            pass None.
-        losses: optimiser -> 0-d tensor that it minimises, a mean over rows: the gradient of each is taken for the
-            parameters of its optimiser only. An optimiser that is left out gets a gradient of 0. None: the gradient of
-            `total_loss` is taken for all parameters. Not a metric.
-        rows: names of fields that are not metrics either: tensors (B, ...) with a value for each row.
+        total_loss: 0-d tensor to minimise, a mean over rows. With `losses`, pass None: it becomes their sum, without a
+            gradient.
+        losses: optimiser -> 0-d tensor that it minimises, a mean over rows. Each gradient is computed for the
+            parameters of its optimiser only; a missing optimiser gets a gradient of 0. None: the gradient of
+            `total_loss` is computed for all parameters. Not a metric.
+        rows: names of fields that are tensors (B, ...) with one value per row. Not metrics.
     """
 
     total_loss: Any
@@ -50,12 +50,12 @@ class LossMetrics:
     rows: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Add up `losses`; whatever else they may hold, the learner reports."""
+        """Add up `losses`. The learner reports invalid values."""
         if isinstance(self.losses, Mapping) and all(hasattr(loss, "detach") for loss in self.losses.values()):
             object.__setattr__(self, "total_loss", sum(loss.detach() for loss in self.losses.values()))
 
     def reported(self) -> dict[str, Any]:
-        """Return name -> value of the metrics and of the fields for rows."""
+        """Return name -> value of all metrics and row fields."""
         found = dict(vars(self))
         del found["losses"]
         return found
@@ -68,7 +68,7 @@ class LossMetrics:
 
 @dataclass(frozen=True)
 class PPOMetrics(LossMetrics):
-    """What one PPO minibatch reports; means over the minibatch's valid rows."""
+    """Metrics of one PPO minibatch; means over its valid rows."""
 
     policy_loss: Any
     vf_loss: Any
@@ -78,7 +78,7 @@ class PPOMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """Fields of every algorithm."""
+    """Fields of all algorithms."""
 
     schema: str = option("runner.config.algorithms.PPOConfig", "dotted path of the dataclass of this block")
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
@@ -91,16 +91,16 @@ class AlgorithmConfig:
     )
     training_intensity: float | None = option(
         None,
-        "trained env steps for each sampled one, in plans with round_robin_weights: auto; null: as many items are "
-        "trained on as are sampled",
+        "trained env steps per sampled env step, in plans with round_robin_weights: auto; null: one trained item per "
+        "sampled item",
         above=0,
     )
     min_sample_timesteps_per_iteration: int = option(0, _MIN_SAMPLE_TIMESTEPS)
     module_to_env_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default module-to-env pipeline for this algorithm; lists add up as in connectors"
+        [], "edits of the default module-to-env pipeline; lists are concatenated as in connectors"
     )
     learner_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default learner pipeline for this algorithm; lists add up as in connectors"
+        [], "edits of the default learner pipeline; lists are concatenated as in connectors"
     )
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
     grad_clip: float | None = option(None, _GRAD_CLIP)
@@ -110,20 +110,20 @@ class AlgorithmConfig:
     minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
     minibatching: str = option(
         "shuffled",
-        "rows of a gradient step: shuffled, or in the batch's order: chunk by chunk, each along time; modules with "
-        "memory learn from whole sequences",
+        "rows of minibatches: shuffled, or time_ordered: in the order of the batch, chunk by chunk; modules with "
+        "memory always learn from complete sequences",
         choices=("shuffled", "time_ordered"),
     )
     microbatch_size: int | None = option(
         None,
-        "most rows that a gradient is computed from at once; the gradients of a minibatch add up before its step; "
-        "null: all of its rows",
+        "maximum rows per backward pass; the gradients of a minibatch are accumulated before the step; null: all of "
+        "its rows",
         minimum=1,
     )
 
     @property
     def recorded_buffers(self) -> list[str]:
-        """Names of the replay buffers that begin with recorded steps."""
+        """Names of the replay buffers that are filled with recorded steps."""
         buffers = self.replay_buffers
         return [name for name, block in buffers.items() if isinstance(block, dict) and block.get(RECORDED) is True]
 
@@ -134,22 +134,22 @@ class AlgorithmConfig:
         "min_sample_timesteps_per_iteration",
         "train_batch_size_per_learner",
     )
-    """Fields that all modules of a run share; only the run's own algorithm block sets them."""
+    """Fields that all modules of a run share; only the `algorithm` block sets them."""
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
     """Class of the record that the loss returns."""
     coefficients: ClassVar[tuple[str, ...]] = ()
     """Names of the coefficients that the loss reports in addition to its metrics."""
     module_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the module that the loss supports and not every loss does: `q_distribution`, `noisy`."""
+    """Options of the module that the loss supports, out of `q_distribution` and `noisy`."""
     optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
     """Optimiser -> field with its learning rate.
 
-    Each optimiser steps the module's parameter group of the same name; a single `default` steps all parameters.
+    Each optimiser updates the parameter group of the same name; a single `default` updates all parameters.
     """
 
 
 def algorithm_name(config: AlgorithmConfig) -> str:
-    """Return what people call an algorithm: its class without `Config`, or the module of a class `Config`."""
+    """Return the display name of an algorithm: its class without `Config`, or the module of a class `Config`."""
     cls = type(config)
     return cls.__name__.removesuffix("Config") or cls.__module__.rpartition(".")[2]
 
@@ -158,10 +158,10 @@ def algorithm_name(config: AlgorithmConfig) -> str:
 class TargetNetworksConfig(AlgorithmConfig):
     """Fields of algorithms whose learner updates target networks."""
 
-    tau: float = option(5e-3, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
+    tau: float = option(5e-3, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
     target_network_update_freq: int | None = option(
         0,
-        "rows trained on between updates of the targets; 0: after each gradient step; null: only the plan updates them",
+        "trained rows between target updates; 0: after each gradient step; null: only the plan updates the targets",
         unit="env steps",
         minimum=0,
     )
@@ -171,7 +171,7 @@ class TargetNetworksConfig(AlgorithmConfig):
 class PPOConfig(AlgorithmConfig):
     """PPO (Schulman et al., 2017, https://arxiv.org/abs/1707.06347) with RLlib's names and defaults.
 
-    Where `use_kl_loss`, the KL penalty's coefficient adapts to `kl_target` (section 4 of the paper).
+    With `use_kl_loss`, the coefficient of the KL penalty adapts to `kl_target` (section 4 of the paper).
     """
 
     lr: Schedule = option(5e-5, "learning rate of the optimiser", minimum=0, is_schedule=True)
@@ -180,11 +180,11 @@ class PPOConfig(AlgorithmConfig):
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     clip_param: float = option(0.3, "epsilon of the clipped surrogate", above=0)
     vf_loss_coeff: float = option(1.0, "weight of the value loss", minimum=0)
-    vf_clip_param: float | None = option(10.0, "squared value error is capped at this; null: no cap", above=0)
+    vf_clip_param: float | None = option(10.0, "upper bound of the squared value error; null: no bound", above=0)
     entropy_coeff: Schedule = option(0.0, "weight of the entropy bonus", minimum=0, is_schedule=True)
     use_kl_loss: bool = option(True, "add the adaptive KL penalty")
     kl_coeff: float = option(0.2, "initial weight of the KL penalty", minimum=0, is_adapted=True)
-    kl_target: float = option(0.01, "KL to the sampling policy that the coefficient is adapted to", above=0)
+    kl_target: float = option(0.01, "target of the KL divergence from the sampling policy", above=0)
 
     metrics: ClassVar[type[LossMetrics]] = PPOMetrics
     coefficients: ClassVar[tuple[str, ...]] = ("curr_kl_coeff", "curr_entropy_coeff")
@@ -192,7 +192,7 @@ class PPOConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class A2CMetrics(LossMetrics):
-    """What one gradient step of A2C reports; means over the minibatch."""
+    """Metrics of one gradient step of A2C; means over the minibatch."""
 
     policy_loss: Any
     vf_loss: Any
@@ -203,7 +203,7 @@ class A2CMetrics(LossMetrics):
 class A2CConfig(AlgorithmConfig):
     """A2C, the synchronous form of A3C (Mnih et al., 2016, https://arxiv.org/abs/1602.01783), with RLlib's defaults.
 
-    One gradient step on each batch of short fragments. The paper has the returns that lambda 1 gives.
+    One gradient step per batch of short fragments. The paper uses the returns of lambda = 1.
     """
 
     lr: Schedule = option(1e-4, "learning rate", minimum=0, is_schedule=True)
@@ -234,9 +234,9 @@ class IMPALAConfig(A2CConfig):
 
 @dataclass(frozen=True)
 class APPOConfig(PPOConfig):
-    """APPO as IMPACT has it (Luo et al., 2020, https://arxiv.org/abs/1912.00167), with RLlib's names and defaults.
+    """APPO as in IMPACT (Luo et al., 2020, https://arxiv.org/abs/1912.00167), with RLlib's names and defaults.
 
-    PPO's clipped surrogate for samples of older policies: ratios are to a target policy, targets are V-trace's.
+    PPO's clipped surrogate for samples of older policies, with ratios to a target policy and V-trace targets.
     """
 
     lr: Schedule = option(5e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
@@ -244,13 +244,15 @@ class APPOConfig(PPOConfig):
     train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
-    replay_capacity: int = option(4000, "newest env steps that are trained on again", unit="env steps", minimum=2)
-    replay_proportion: float = option(1.0, "updates on replayed batches for each on a sampled one", minimum=0)
-    replay_fragment_length: int = option(50, "most consecutive env steps of a replayed batch", minimum=1)
-    target_network_update_freq: int = option(2, "between updates of the target policy", unit="updates", minimum=1)
-    tau: float = option(1.0, "share of the policy in an update of its target; 1 copies it", above=0, maximum=1)
+    replay_capacity: int = option(4000, "newest env steps that are replayed", unit="env steps", minimum=2)
+    replay_proportion: float = option(1.0, "updates on replayed batches per update on a sampled batch", minimum=0)
+    replay_fragment_length: int = option(50, "maximum consecutive env steps of a replayed batch", minimum=1)
+    target_network_update_freq: int = option(
+        2, "updates between two updates of the target policy", unit="updates", minimum=1
+    )
+    tau: float = option(1.0, "Polyak factor of target updates; 1 copies the policy", above=0, maximum=1)
     target_worker_clipping: float = option(
-        2.0, "largest ratio of the policy that acted to the target policy (rho)", above=0
+        2.0, "largest ratio of the acting policy to the target policy (rho)", above=0
     )
     lambda_: float = option(1.0, "factor of each trace", minimum=0, maximum=1)
     vtrace_clip_rho_threshold: float = option(1.0, "largest importance ratio of a temporal difference (rho)", above=0)
@@ -259,7 +261,7 @@ class APPOConfig(PPOConfig):
     standardize_advantages: bool = option(False, "scale the advantages of a batch to mean 0 and standard deviation 1")
     clip_param: float = option(0.4, "epsilon of the clipped surrogate", above=0)
     vf_loss_coeff: float = option(0.5, "weight of the value loss", minimum=0)
-    vf_clip_param: float | None = option(None, "squared value error is capped at this; null: no cap", above=0)
+    vf_clip_param: float | None = option(None, "upper bound of the squared value error; null: no bound", above=0)
     entropy_coeff: Schedule = option(0.01, "weight of the entropy bonus", minimum=0, is_schedule=True)
     use_kl_loss: bool = option(False, "add the adaptive KL penalty")
     kl_coeff: float = option(1.0, "initial weight of the KL penalty", minimum=0, is_adapted=True)
@@ -267,7 +269,7 @@ class APPOConfig(PPOConfig):
 
 @dataclass(frozen=True)
 class PGMetrics(LossMetrics):
-    """What one gradient step of REINFORCE reports; means over the minibatch. Without a baseline `vf_loss` is 0."""
+    """Metrics of one gradient step of REINFORCE; means over the minibatch. Without a baseline, `vf_loss` is 0."""
 
     policy_loss: Any
     vf_loss: Any
@@ -276,15 +278,15 @@ class PGMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class PGConfig(AlgorithmConfig):
-    """REINFORCE (Williams, 1992, https://doi.org/10.1007/BF00992696) on whole episodes, with RLlib's names and
+    """REINFORCE (Williams, 1992, https://doi.org/10.1007/BF00992696) on complete episodes, with RLlib's names and
     defaults.
     """
 
     lr: Schedule = option(4e-4, "learning rate", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(
-        200, "fewest rows of one update; episodes stay whole", unit="env steps", minimum=1
+        200, "minimum rows of one update, which consists of complete episodes", unit="env steps", minimum=1
     )
-    use_baseline: bool = option(False, "train a value function, and subtract it from the returns")
+    use_baseline: bool = option(False, "train a value function and subtract it from the returns")
     vf_loss_coeff: float = option(0.5, "weight of the baseline's loss", minimum=0)
     entropy_coeff: Schedule = option(0.0, "weight of the entropy bonus", minimum=0, is_schedule=True)
 
@@ -294,9 +296,9 @@ class PGConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class DQNMetrics(LossMetrics):
-    """What one gradient step of DQN reports; means over the minibatch.
+    """Metrics of one gradient step of DQN; means over the minibatch.
 
-    `td_error` (B,) is |Q - y|; with a distribution of returns what is minimised for the row, before its weight: the KL
+    `td_error` (B,) is |Q - y|. With a distribution of returns it is the unweighted loss of the row: the KL
     divergence or the quantile Huber loss.
     """
 
@@ -312,25 +314,34 @@ class DQNMetrics(LossMetrics):
 class DQNConfig(AlgorithmConfig):
     """DQN (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, with RLlib's defaults.
 
-    Two defaults differ: targets sum three rewards, as in Rainbow (Hessel et al., 2018, table 1), and there is an update
-    for every four env steps, as in Mnih et al. and Stable-Baselines3. Distributions of returns and noisy layers are
-    options of the module; all together are Rainbow.
+    Two defaults differ: targets sum three rewards, as in Rainbow (Hessel et al., 2018, table 1), and there is one
+    update per four env steps, as in Mnih et al. and Stable-Baselines3. Rainbow adds options of the module:
+    distributions of returns and noisy layers.
     """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
     grad_clip: float | None = option(40.0, _GRAD_CLIP)
     train_batch_size_per_learner: int = option(32, "rows of one update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
-    replay_capacity: int = option(50_000, "env steps that are kept", unit="env steps", minimum=2)
+    replay_capacity: int = option(50_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(1000, _LEARNING_STARTS)
     n_step: int | list[int] = option(3, _N_STEP)
     epsilon: Schedule = option(
-        [[0, 1.0], [10_000, 0.05]], "share of random actions, over env steps", minimum=0, maximum=1, is_schedule=True
+        [[0, 1.0], [10_000, 0.05]],
+        "probability of a random action, as a schedule over env steps",
+        minimum=0,
+        maximum=1,
+        is_schedule=True,
     )
-    double_q: bool = option(True, "the network chooses the next action that its target values; false: the target both")
+    double_q: bool = option(
+        True,
+        "double Q-learning: the network chooses the next action, the target evaluates it; false: the target does both",
+    )
     td_error_loss_fn: str = option("huber", "loss of TD errors", choices=("huber", "mse"))
-    tau: float = option(1.0, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
-    target_network_update_freq: int = option(500, "sampled between updates of the targets", unit="env steps", minimum=1)
+    tau: float = option(1.0, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
+    target_network_update_freq: int = option(
+        500, "sampled env steps between target updates", unit="env steps", minimum=1
+    )
 
     metrics: ClassVar[type[LossMetrics]] = DQNMetrics
     module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "noisy")
@@ -345,31 +356,31 @@ class ApexDQNConfig(DQNConfig):
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(512, "rows of one update", unit="env steps", minimum=1)
-    replay_capacity: int = option(2_000_000, "env steps that all shards keep", unit="env steps", minimum=2)
-    num_replay_shards: int = option(4, "parts of the replay, each in a process of its own", minimum=1)
+    replay_capacity: int = option(2_000_000, "total capacity of all shards", unit="env steps", minimum=2)
+    num_replay_shards: int = option(4, "number of replay shards, one process each", minimum=1)
     num_steps_sampled_before_learning_starts: int = option(50_000, _LEARNING_STARTS)
     n_step: int | list[int] = option(3, _N_STEP)
     epsilon: Schedule = option(
-        0.4, "share of random actions of the first sub-environment", minimum=0, maximum=1, is_schedule=True
+        0.4, "probability of a random action in the first sub-environment", minimum=0, maximum=1, is_schedule=True
     )
     epsilon_exponent: float = option(
         7.0,
-        "sub-environment i of all N has epsilon^(1 + epsilon_exponent i / (N - 1)); a single one epsilon",
+        "sub-environment i of N uses epsilon^(1 + epsilon_exponent i / (N - 1)); a single one uses epsilon",
         minimum=0,
     )
     training_intensity: float | None = option(
-        1.0, "trained env steps for each sampled one; null: as many items are trained on as are sampled", above=0
+        1.0, "trained env steps per sampled env step; null: one trained item per sampled item", above=0
     )
     target_network_update_freq: int = option(
-        500_000, "sampled between updates of the targets", unit="env steps", minimum=1
+        500_000, "sampled env steps between target updates", unit="env steps", minimum=1
     )
 
 
 @dataclass(frozen=True)
 class QMIXConfig(DQNConfig):
-    """QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485), and VDN: DQN on a mix of several agents' Q.
+    """QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485), and VDN: DQN on a joint Q of several agents.
 
-    The paper replays whole episodes to agents with memory; here chunks of `batch_length_T` steps.
+    Agents with memory learn from chunks of `batch_length_T` steps; the paper replays complete episodes.
     """
 
     grad_clip: float | None = option(10.0, _GRAD_CLIP)
@@ -381,14 +392,14 @@ class QMIXConfig(DQNConfig):
 
 @dataclass(frozen=True)
 class BCMetrics(LossMetrics):
-    """What one gradient step of behaviour cloning reports; means over the minibatch."""
+    """Metrics of one gradient step of behaviour cloning; means over the minibatch."""
 
     policy_loss: Any
 
 
 @dataclass(frozen=True)
 class BCConfig(AlgorithmConfig):
-    """Behaviour cloning: the policy that is most likely to have acted as recorded."""
+    """Behaviour cloning: maximise the likelihood of the recorded actions."""
 
     lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
@@ -399,7 +410,7 @@ class BCConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class MARWILMetrics(LossMetrics):
-    """What one gradient step of MARWIL reports; means over the minibatch."""
+    """Metrics of one gradient step of MARWIL; means over the minibatch."""
 
     policy_loss: Any
     vf_loss: Any
@@ -414,15 +425,13 @@ class MARWILConfig(AlgorithmConfig):
     lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
-    beta: float = option(1.0, "how much advantages count; 0 is behaviour cloning", minimum=0)
+    beta: float = option(1.0, "weight of advantages; 0 is behaviour cloning", minimum=0)
     vf_coeff: float = option(1.0, "weight of the value loss", minimum=0)
     bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
     moving_average_sqd_adv_norm_start: float = option(
         100.0, "initial moving average of squared advantages", above=0, is_adapted=True
     )
-    moving_average_sqd_adv_norm_update_rate: float = option(
-        1e-8, "rate at which this average follows each update", minimum=0, maximum=1
-    )
+    moving_average_sqd_adv_norm_update_rate: float = option(1e-8, "update rate of this average", minimum=0, maximum=1)
 
     metrics: ClassVar[type[LossMetrics]] = MARWILMetrics
     coefficients: ClassVar[tuple[str, ...]] = ("moving_average_sqd_adv_norm",)
@@ -430,7 +439,7 @@ class MARWILConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class IQLMetrics(LossMetrics):
-    """What one gradient step of IQL reports; means over the minibatch, of `qf_loss` the sum over the Q functions."""
+    """Metrics of one gradient step of IQL; means over the minibatch; `qf_loss` is the sum over the Q functions."""
 
     policy_loss: Any
     qf_loss: Any
@@ -447,7 +456,7 @@ class IQLMetrics(LossMetrics):
 class IQLConfig(TargetNetworksConfig):
     """Implicit Q-learning (Kostrikov et al., 2021) with RLlib's names and defaults.
 
-    The paper has beta 3 and expectile 0.7 (locomotion) or 10 and 0.9 (mazes), and tau 0.005.
+    The paper uses beta 3 and expectile 0.7 (locomotion) or 10 and 0.9 (mazes), and tau 0.005.
     """
 
     actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
@@ -456,7 +465,7 @@ class IQLConfig(TargetNetworksConfig):
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     beta: float = option(0.1, "inverse temperature of the weights exp(beta (Q - V)); 0 is behaviour cloning", minimum=0)
     expectile: float = option(0.8, "V estimates this expectile of Q over the recorded actions", above=0, below=1)
-    tau: float = option(1.0, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
+    tau: float = option(1.0, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
 
     metrics: ClassVar[type[LossMetrics]] = IQLMetrics
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "value": "value_lr"}
@@ -464,7 +473,7 @@ class IQLConfig(TargetNetworksConfig):
 
 @dataclass(frozen=True)
 class SACMetrics(LossMetrics):
-    """What one gradient step of SAC reports; means over the minibatch, of Q's losses the sum over the Q functions."""
+    """Metrics of one gradient step of SAC; means over the minibatch; Q losses are sums over the Q functions."""
 
     policy_loss: Any
     qf_loss: Any
@@ -481,8 +490,7 @@ class SACMetrics(LossMetrics):
 class SACConfig(TargetNetworksConfig):
     """Soft actor-critic for real-valued actions (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
 
-    Learning rates are the paper's, replay is uniform as there; learning begins after 100 env steps, as in
-    Stable-Baselines3.
+    Learning rates and uniform replay follow the paper; learning starts after 100 env steps, as in Stable-Baselines3.
     """
 
     actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
@@ -490,20 +498,22 @@ class SACConfig(TargetNetworksConfig):
     alpha_lr: Schedule = option(3e-4, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
-    replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
+    replay_capacity: int = option(1_000_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(100, _LEARNING_STARTS)
     n_step: int | list[int] = option(1, _N_STEP)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
     target_entropy: float | str = option(
-        "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
+        "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
     )
     num_target_critics: int | None = option(
         None,
-        "Q functions, drawn for each gradient step, whose lowest value makes the target (REDQ: 2); null: all",
+        "Q functions drawn per gradient step whose minimum is the target (REDQ: 2); null: all",
         minimum=1,
     )
-    policy_q: str = option("min", "value that the policy learns from, of all Q functions", choices=("min", "mean"))
-    policy_delay: int = option(1, "updates of the Q functions for each of the policy", unit="gradient steps", minimum=1)
+    policy_q: str = option("min", "how the policy loss combines the Q functions", choices=("min", "mean"))
+    policy_delay: int = option(
+        1, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
+    )
 
     metrics: ClassVar[type[LossMetrics]] = SACMetrics
     module_options: ClassVar[tuple[str, ...]] = ("critic_dropout",)
@@ -516,7 +526,7 @@ class DiscreteSACConfig(SACConfig):
 
     target_entropy: float | str = option(
         "auto",
-        "entropy that alpha is adapted to; auto: half the largest, log(number of actions) / 2",
+        "target entropy; auto: half of the maximum, log(number of actions) / 2",
         choices=("auto",),
     )
 
@@ -525,12 +535,12 @@ class DiscreteSACConfig(SACConfig):
 class TQCConfig(SACConfig):
     """Truncated quantile critics (Kuznetsov et al., 2020, https://arxiv.org/abs/2005.04269).
 
-    Defaults are the paper's, but for the first steps and `min_sample_timesteps_per_iteration`.
+    Defaults follow the paper, except for the first steps and `min_sample_timesteps_per_iteration`.
     """
 
-    policy_q: str = option("mean", "value that the policy learns from, of all Q functions", choices=("min", "mean"))
+    policy_q: str = option("mean", "how the policy loss combines the Q functions", choices=("min", "mean"))
     top_quantiles_to_drop_per_net: int = option(
-        2, "highest quantiles of the target that are left out, times the number of Q functions", minimum=0
+        2, "highest quantiles dropped from the target, per Q function", minimum=0
     )
 
     module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "critic_dropout")
@@ -538,9 +548,9 @@ class TQCConfig(SACConfig):
 
 @dataclass(frozen=True)
 class TD3Metrics(LossMetrics):
-    """What one gradient step of TD3 reports; means over the minibatch, of Q's losses the sum over the Q functions.
+    """Metrics of one gradient step of TD3; means over the minibatch; Q losses are sums over the Q functions.
 
-    `policy_loss` is reported in the steps in which the policy learns.
+    `policy_loss` is reported in steps that update the policy.
     """
 
     policy_loss: Any
@@ -554,35 +564,35 @@ class TD3Metrics(LossMetrics):
 @dataclass(frozen=True)
 class TD3Config(TargetNetworksConfig):
     """Twin delayed deep deterministic policy gradient (Fujimoto et al., 2018, https://arxiv.org/abs/1802.09477), with
-    the paper's defaults. `ddpg` is this with one Q function, no delay and no noise in targets.
+    the paper's defaults. `ddpg` uses one Q function, no delay and no target noise.
 
-    Noise is in units of half the distance between an action's bounds.
+    Noise is in units of half the range of an action.
     """
 
     actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
-    replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
+    replay_capacity: int = option(1_000_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(1500, _LEARNING_STARTS)
     n_step: int | list[int] = option(1, _N_STEP)
     target_network_update_freq: int | None = option(
         None,
-        "rows trained on between updates of the targets; 0: after each gradient step; null: only the plan updates "
-        "them, with the policy",
+        "trained rows between target updates; 0: after each gradient step; null: only the plan updates the targets, "
+        "with the policy",
         unit="env steps",
         minimum=0,
     )
-    policy_delay: int = option(2, "updates of the Q functions for each of the policy", unit="gradient steps", minimum=1)
-    target_noise: float = option(0.2, "standard deviation of the noise of actions in targets; 0: none", minimum=0)
-    target_noise_clip: float = option(0.5, "largest noise of actions in targets", minimum=0)
-    exploration: str = option(
-        "gaussian", "noise of actions while exploring", choices=("gaussian", "ornstein_uhlenbeck")
+    policy_delay: int = option(
+        2, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
     )
+    target_noise: float = option(0.2, "standard deviation of the target policy noise; 0: no noise", minimum=0)
+    target_noise_clip: float = option(0.5, "bound of the target policy noise", minimum=0)
+    exploration: str = option("gaussian", "kind of exploration noise", choices=("gaussian", "ornstein_uhlenbeck"))
     exploration_noise: Schedule = option(
-        0.1, "standard deviation of this noise, over env steps", minimum=0, is_schedule=True
+        0.1, "standard deviation of the exploration noise, as a schedule over env steps", minimum=0, is_schedule=True
     )
-    num_random_steps: int = option(1500, "actions are uniformly random so long", unit="env steps", minimum=0)
+    num_random_steps: int = option(1500, "initial env steps with uniformly random actions", unit="env steps", minimum=0)
 
     metrics: ClassVar[type[LossMetrics]] = TD3Metrics
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr"}
@@ -590,7 +600,7 @@ class TD3Config(TargetNetworksConfig):
 
 @dataclass(frozen=True)
 class CQLMetrics(LossMetrics):
-    """What one gradient step of CQL reports; means over the minibatch, of Q's losses the sum over the Q functions."""
+    """Metrics of one gradient step of CQL; means over the minibatch; Q losses are sums over the Q functions."""
 
     policy_loss: Any
     qf_loss: Any
@@ -617,15 +627,22 @@ class CQLConfig(TargetNetworksConfig):
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
     target_entropy: float | str = option(
-        "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
+        "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
     )
-    bc_iters: int = option(20000, "the policy clones the recorded behaviour at first", unit="gradient steps", minimum=0)
-    temperature: float = option(1.0, "of the log-sum-exp over actions", above=0)
-    num_actions: int = option(10, "sampled actions of each kind: random, current policy, next state", minimum=1)
+    bc_iters: int = option(
+        20000,
+        "initial gradient steps in which the policy clones the recorded behaviour",
+        unit="gradient steps",
+        minimum=0,
+    )
+    temperature: float = option(1.0, "temperature of the log-sum-exp over actions", above=0)
+    num_actions: int = option(
+        10, "sampled actions per kind: random, current policy, policy at the next state", minimum=1
+    )
     min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
-    deterministic_backup: bool = option(True, "Q's target has no entropy term")
-    lagrangian: bool = option(False, "adapt the conservative term's weight until the term is at lagrangian_thresh")
-    lagrangian_thresh: float = option(5.0, "value that the weighted conservative term is adapted to")
+    deterministic_backup: bool = option(True, "omit the entropy term from the target of Q")
+    lagrangian: bool = option(False, "adapt the weight of the conservative term to lagrangian_thresh")
+    lagrangian_thresh: float = option(5.0, "target of the weighted conservative term")
 
     metrics: ClassVar[type[LossMetrics]] = CQLMetrics
     coefficients: ClassVar[tuple[str, ...]] = ("curr_bc_iters_left",)
@@ -634,7 +651,7 @@ class CQLConfig(TargetNetworksConfig):
 
 @dataclass(frozen=True)
 class DiscreteCQLMetrics(LossMetrics):
-    """What one gradient step of CQL on double Q-learning reports; means over the minibatch."""
+    """Metrics of one gradient step of CQL on double Q-learning; means over the minibatch."""
 
     qf_loss: Any
     cql_loss: Any
@@ -650,7 +667,7 @@ class DiscreteCQLConfig(TargetNetworksConfig):
 
     lr: Schedule = option(1e-3, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
-    temperature: float = option(1.0, "of the log-sum-exp over actions", above=0)
+    temperature: float = option(1.0, "temperature of the log-sum-exp over actions", above=0)
     min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
 
     metrics: ClassVar[type[LossMetrics]] = DiscreteCQLMetrics

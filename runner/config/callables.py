@@ -1,7 +1,7 @@
-"""Objects and functions that YAML gives as arguments of the user's classes: `{_target_: PATH, argument: value, ...}`.
+"""Objects and functions in YAML arguments of user-defined classes: `{_target_: PATH, argument: value, ...}`.
 
-As in Hydra, the target is called with the arguments, `_args_` by position; with `_partial_: true` it is a function that
-knows them, for others to call; with `_recursive_: false` blocks in its arguments stay as they are. Targets may lie in
+As in Hydra, the target is called with the arguments, `_args_` by position. `_partial_: true` returns a
+`functools.partial` instead, and `_recursive_: false` leaves blocks in the arguments unchanged. Targets may be nested in
 lists, blocks and arguments of other targets.
 """
 
@@ -27,13 +27,13 @@ from runner.config.targets import (
 )
 
 TARGET, PARTIAL, RECURSIVE = "_target_", "_partial_", "_recursive_"
-# Blocks, and fields of `offline`, with arguments of the user's classes; its other fields are checked elsewhere.
+# Blocks, and fields of `offline`, with arguments of user-defined classes; other fields have their own checks.
 _BLOCKS = ("env", "module", "multi_agent", "algorithm", "connectors", "callbacks", *FEATURE_BLOCKS)
 _OF_PRELEARNER = ("prelearner_kwargs", "prelearner_buffer_kwargs")
 
 
 def find_nested_faults(composed: Composed) -> Iterator[Problem]:
-    """Yield what is wrong with targets in arguments of the user's classes, as far as their source files tell."""
+    """Yield problems of targets in arguments of user-defined classes, according to their sources."""
     for name in _BLOCKS:
         if name not in composed.unread:
             yield from _faults_of_nested(composed.values.get(name), name, composed, is_inside=False)
@@ -45,9 +45,9 @@ def find_nested_faults(composed: Composed) -> Iterator[Problem]:
 
 
 def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool) -> Iterator[Problem]:
-    """Yield faults of targets, except of the parts of a run, which have their own checks.
+    """Yield faults of targets, except for components of the run, which have their own checks.
 
-    `is_inside`: the value is an argument of another target.
+    `is_inside`: whether the value is an argument of another target.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -61,7 +61,7 @@ def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool)
 
 
 def find_callable_faults(value: Any, key: str, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with the targets in a value, as far as their source files tell."""
+    """Yield problems of the targets in a value, according to their sources."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from find_callable_faults(item, f"{key}.{index}", where)
@@ -75,14 +75,14 @@ def find_callable_faults(value: Any, key: str, where: Where) -> Iterator[Problem
 def find_target_problem(
     value: Mapping[str, Any], key: str, where: str | None, given: Given = NOTHING_GIVEN
 ) -> Iterator[Problem]:
-    """Yield what is wrong with one target and the names of its arguments."""
+    """Yield problems of one target and the names of its arguments."""
     path, is_partial = value[TARGET], value.get(PARTIAL, False)
     if not isinstance(path, str):
-        yield Problem(f"{key}.{TARGET} is no dotted path", where, show_value(path), "package.module.function")
+        yield Problem(f"{key}.{TARGET} is not a dotted path", where, show_value(path), "package.module.function")
     elif not isinstance(is_partial, bool):
-        yield Problem(f"{key}.{PARTIAL} is true or false", where, show_value(is_partial))
+        yield Problem(f"{key}.{PARTIAL} must be true or false", where, show_value(is_partial))
     elif not isinstance(value.get(POSITIONAL, []), list):
-        yield Problem(f"{key}.{POSITIONAL} is a list of arguments", where, show_value(value[POSITIONAL]))
+        yield Problem(f"{key}.{POSITIONAL} must be a list of arguments", where, show_value(value[POSITIONAL]))
     else:
         names = [str(name) for name in arguments_of(value)]
         fault = find_target_fault(path, names, given=with_positional(given, value), is_partial=is_partial)
@@ -91,16 +91,16 @@ def find_target_problem(
 
 
 def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given to the target by name."""
+    """Return the keyword arguments of a target."""
     return {name: item for name, item in value.items() if name not in INSTANTIATE_KEYS}
 
 
 def made_arguments(block: Mapping[str, Any], where: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and keyword arguments of a block, with each block in them that has a `_target_` replaced.
+    """Return the positional and keyword arguments of a block, with all targets in them replaced by their objects.
 
     Args:
-        block: `{_target_: PATH, argument: value, ...}`; without a `_target_`, all are arguments.
-        where: its dotted key.
+        block: `{_target_: PATH, argument: value, ...}`; without a `_target_`, all items are arguments.
+        where: dotted key of the block.
 
     Raises:
         ConfigError: a target in the arguments cannot be imported, or called.
@@ -111,11 +111,11 @@ def made_arguments(block: Mapping[str, Any], where: str) -> tuple[list[Any], dic
 
 
 def with_callables(value: Any, where: str) -> Any:
-    """Return a value with each block that has a `_target_` replaced by what it stands for.
+    """Return a value with all targets in it replaced by their objects.
 
     Args:
-        value: of plain dicts, lists and scalars.
-        where: its dotted key.
+        value: nested dicts, lists and scalars.
+        where: dotted key of the value.
 
     Raises:
         ConfigError: a target cannot be imported, or called with its arguments.
@@ -138,7 +138,7 @@ def _made_each(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def called(target: Any, arguments: Mapping[str, Any], where: str, positional: Sequence[Any] = ()) -> Any:
-    """Call a target; raises `ConfigError` where it fails."""
+    """Call a target; raises `ConfigError` if it fails."""
     try:
         return target(*positional, **arguments)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Checks of the list `callbacks`, and the metrics that they report, read from their source."""
+"""Checks of the `callbacks` list, and metrics of callbacks, read from their source."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ PREFIX, EVALUATION = "callbacks/", "evaluation/"
 
 
 def callback_metric(name: str) -> str:
-    """Return the name that a metric of a callback has in the run."""
+    """Return the name of a callback's metric in the run."""
     return PREFIX + name
 
 
 def with_evaluation(names: Mapping[str, str], config: ExperimentConfig) -> dict[str, str]:
-    """Return metric -> meaning, with each also under `evaluation/` where there are evaluations."""
+    """Return metric -> meaning, with copies under `evaluation/` if there are evaluations."""
     if config.evaluation.evaluation_interval is None:
         return dict(names)
     return dict(names) | {f"{EVALUATION}{name}": f"{meaning}, in evaluations" for name, meaning in names.items()}
 
 
 def find_callback_problems(callbacks: list[dict[str, Any]], where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with the paths and arguments of callbacks."""
+    """Yield problems of the paths and arguments of callbacks."""
     for index, block in enumerate(callbacks):
         key, target = f"callbacks.{index}", block.get("_target_")
         if not isinstance(target, str):
@@ -45,7 +45,7 @@ def find_callback_problems(callbacks: list[dict[str, Any]], where: Where) -> Ite
 
 
 def callback_metrics(config: ExperimentConfig) -> dict[str, str]:
-    """Return metric of the run -> meaning; callbacks whose source does not tell are left out."""
+    """Return metric of the run -> meaning, without callbacks whose source cannot be analysed."""
     names: dict[str, str] = {}
     for block in config.callbacks:
         try:
@@ -57,7 +57,7 @@ def callback_metrics(config: ExperimentConfig) -> dict[str, str]:
 
 
 def may_be_of_callback(name: str, config: ExperimentConfig) -> bool:
-    """Return whether a metric may be one of a callback whose source does not tell."""
+    """Return whether a metric may belong to a callback whose source cannot be analysed."""
     evaluated = EVALUATION if config.evaluation.evaluation_interval is not None else ""
     if not name.removeprefix(evaluated).startswith(PREFIX):
         return False

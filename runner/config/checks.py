@@ -1,4 +1,4 @@
-"""Checks of one value against the type and the range of its field."""
+"""Checks of a value against the type and range of its field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.config.errors import Problem, Where, list_names, nearest_match, show
 from runner.config.fields import Option, option_of
 
 _NO_LIMITS = Option("")
-# Resources that Ray itself names.
+# Resources that Ray defines.
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _PLAIN_NAMES: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true or false"),
@@ -30,11 +30,11 @@ _PLAIN_NAMES: dict[Any, tuple[str, str]] = {
 
 
 class MismatchError(Exception):
-    """A value does not have the type that its field asks for."""
+    """A value does not have the type of its field."""
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """Convert a value as annotated: an int becomes a float where a float is asked for, nothing else changes."""
+    """Convert a value to its annotation: an int becomes a float if a float is required, nothing else changes."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, arguments)
@@ -54,7 +54,7 @@ def convert(value: Any, annotation: Any) -> Any:
 
 
 def _convert_block(value: Any, schema: Any) -> Any:
-    """Convert a dict into a dataclass whose other fields have their defaults."""
+    """Convert a dict into a dataclass; missing fields get their defaults."""
     _require(value, isinstance(value, dict) and value.keys() <= typed_fields(schema).keys())
     return schema(**convert_fields(schema, value))
 
@@ -82,7 +82,7 @@ def _convert_plain(value: Any, annotation: Any) -> Any:
 
 
 def _convert_union(value: Any, alternatives: Iterable[Any]) -> Any:
-    ordered = sorted(alternatives, key=lambda one: one is float)  # an int stays an int where int | float is asked for
+    ordered = sorted(alternatives, key=lambda one: one is float)  # an int stays an int for int | float
     for alternative in ordered:
         try:
             return convert(value, alternative)
@@ -151,14 +151,14 @@ def _describe_bounds(option: Option) -> str:
 
 
 def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
-    """Return the problem of a value; None where it is valid."""
+    """Return the problem of a value, or None."""
     option = option or _NO_LIMITS
     got, expected = show_value(value), describe_allowed(annotation, option)
     if value == "???":
-        return Problem(f"{name} has no value", where, expected=expected)
+        return Problem(f"{name} does not have a value", where, expected=expected)
     if option.is_schedule and isinstance(value, list):
         fault = _find_schedule_fault(value, option)
-        return Problem(f"{name} is no schedule: {fault}", where, got, expected) if fault else None
+        return Problem(f"{name} is not a valid schedule: {fault}", where, got, expected) if fault else None
     try:
         convert(value, annotation)
     except MismatchError:
@@ -172,7 +172,7 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
 
 
 def typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
-    """Return field of a dataclass -> its type, and its description if it has one."""
+    """Return field of a dataclass -> its type, and its `Option` or None."""
     return _typed_fields(schema)
 
 
@@ -184,7 +184,7 @@ def _typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
 
 
 def check_field(schema: type, name: str, value: Any, key: str, where: str | None) -> Problem | None:
-    """Return the problem of a value for a field of a dataclass, given at a dotted key; None where it is valid."""
+    """Return the problem of a value for a field of a dataclass at a dotted key, or None."""
     annotation, option = typed_fields(schema)[name]
     return check_value(key, value, annotation, option, where)
 
@@ -195,14 +195,14 @@ def convert_fields(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_value_problems(name: str, value: Any, annotation: Any, option: Option | None, where: Where) -> list[Problem]:
-    """Return the problem of a value, or, where it is a block with any keys, the problems of its items.
+    """Return the problem of a value, or the problems of its items if it is a block with any keys.
 
     Args:
         name: key of the value.
-        value: as given.
+        value: value given.
         annotation: type of the value.
-        option: bounds and choices; none if None.
-        where: says where the value of a key comes from.
+        option: bounds and choices, or None.
+        where: function from a key to the source of its value.
     """
     problem = check_value(name, value, annotation, option, where(name))
     if problem is None:
@@ -250,7 +250,7 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
 
 
 def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list[tuple[str, str, str | None]]:
-    """(dotted key, allowed, nearest match) of every key that is no field of `schema`."""
+    """Yield (dotted key, expected, nearest match) of every key that is not a field of `schema`."""
     names = list(typed_fields(schema))
     unknown = [str(key) for key in values if key not in names]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]
@@ -259,19 +259,28 @@ def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list
 def find_resource_problems(
     key: str, custom: Mapping[str, float], own_keys: Mapping[str, str], where: Where
 ) -> Iterator[Problem]:
-    """Yield what Ray cannot give of custom resources.
+    """Yield invalid custom resources.
 
     Args:
-        key: of the block that holds them.
+        key: dotted key of the block.
         custom: name -> amount.
-        own_keys: Ray's names that have a key of their own -> that key.
-        where: says place values come from.
+        own_keys: Ray's name of a resource -> its separate key.
+        where: function from a key to the source of its value.
     """
     for name, amount in custom.items():
         place = where(f"{key}.{name}")
         if name in own_keys:
-            yield Problem(f"{key} names {name}", place, show_value(amount), f"{own_keys[name]}={amount:g}")
+            yield Problem(
+                f"{key} contains {name}, which has its own key",
+                place,
+                show_value(amount),
+                fix=f"{own_keys[name]}={amount:g}",
+            )
         elif not name or name in _OF_RAY:
-            yield Problem(f"{key} names what Ray keeps for itself", place, name, "a name that nodes were started with")
+            yield Problem(
+                f"{key} contains a reserved name of Ray", place, name, "a custom resource that nodes were started with"
+            )
         elif amount <= 0 or (amount > 1 and amount % 1 != 0):
-            yield Problem(f"{key}.{name} is no amount", place, show_value(amount), "a part of 1, or a whole number")
+            yield Problem(
+                f"{key}.{name} is not a valid amount", place, show_value(amount), "a fraction of 1, or an integer"
+            )

@@ -1,4 +1,4 @@
-"""Composition of YAML files and overrides into plain values, with their sources and all problems."""
+"""Composition of YAML files and overrides into plain values, their sources, and all problems."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from runner.config.resolvers import find_references, register_value_resolvers
 from runner.config.yaml_files import YAMLError, locate_keys
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
-_MISSING = "???"  # in YAML: no value yet
+_MISSING = "???"  # mandatory value in YAML
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
 _CLOCK = "${now:"  # Hydra's resolver of the time
-# Stands for the search space of a sweep in the name of its folder.
+# Digest of the search space in the name of a sweep's folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 
 
 def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None) -> Composed:
     """Compose `conf/`, the user's `config_dir` and the overrides; problems are collected, not raised.
 
-    Only a `config_dir` that is no folder raises `UserError`. Hydra's global state is not used.
+    Raises `UserError` only if `config_dir` is not a folder. Hydra's global state is not used.
     """
     prepare_hydra(config_dir)
     return _Composition(overrides, config_dir).compose()
@@ -82,12 +82,12 @@ def _first_given(*values: Any) -> Any:
 
 
 def _sweep_digest() -> str:
-    """Return the digest; a named function, because launchers of Hydra pickle resolvers."""
+    """Return the digest. A named function, because launchers of Hydra pickle resolvers."""
     return SWEEP_DIGEST.get()
 
 
 class _Composition:
-    """One composition; after an error it leaves out the cause, until the rest composes."""
+    """One composition, which is repeated without the cause of each error until it succeeds."""
 
     def __init__(self, overrides: Sequence[str], config_dir: Path | None) -> None:
         self.config_dir = config_dir
@@ -141,23 +141,23 @@ class _Composition:
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:
-        """Set `checkpoint.upload_to` so that the run is uploaded to this URL, its `hydra.run.dir`."""
+        """Set `checkpoint.upload_to` so that the run is uploaded to the URL in `hydra.run.dir`."""
         where, given = self._where_in_hydra(_RUN_DIR), _value(config, _UPLOAD_TO)
         problem, store = find_run_url_problem(_RUN_DIR, url, where), url.rpartition("/")[0]
         if problem is None and given is not None and str(given).rstrip("/") not in (url, store):
-            what = f"{_RUN_DIR} and {_UPLOAD_TO} name two places for the files of the run"
+            what = f"{_RUN_DIR} and {_UPLOAD_TO} are two different URLs for the files of the run"
             places = ", ".join(dict.fromkeys([where, self.provenance.sources.get(_UPLOAD_TO, _UPLOAD_TO)]))
             expected = f"{_RUN_DIR}={url} without {_UPLOAD_TO}; or {_RUN_DIR}=FOLDER"
             problem = Problem(what, places, f"{url} and {given}", expected)
         if problem is not None:
             self.problems.append(problem)
-        elif isinstance(config.get("checkpoint"), DictConfig):  # else it is a mistake, and told as one
+        elif isinstance(config.get("checkpoint"), DictConfig):  # otherwise it is reported as a mistake
             OmegaConf.update(config, _UPLOAD_TO, store, force_add=True)
             self.provenance.sources[_UPLOAD_TO] = where
 
     def _check_sweep_dir(self, sweep_dir: str | None) -> None:
         if sweep_dir is not None and is_url(sweep_dir):
-            what = f"{_SWEEP_DIR} is a URL, and a sweep writes to a local folder"
+            what = f"{_SWEEP_DIR} is a URL, but a sweep needs a local folder"
             expected = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
             self.problems.append(Problem(what, self._where_in_hydra(_SWEEP_DIR), sweep_dir, expected))
 
@@ -175,13 +175,13 @@ class _Composition:
                 self.leave_out(line)
 
     def leave_out(self, line: OverrideLine) -> None:
-        """Go on without this override."""
+        """Continue without this override."""
         self.lines.remove(line)
         if line.is_group:
             self.unread.add(line.key)
 
     def leave_out_file(self, path: Path) -> bool:
-        """Go on without whatever chose this file; False when nothing that can be left out did."""
+        """Continue without the choice of this file; return False if the choice cannot be removed."""
         chosen = [line for line in self.lines if line.is_group and path in self._files_of(line)]
         chosen = chosen or [line for line in self.lines if line.key == "experiment"]
         for line in chosen:
@@ -189,7 +189,7 @@ class _Composition:
         return bool(chosen)
 
     def replace_option(self, group: str) -> bool:
-        """Go on with the option of `conf/config.yaml` instead of the experiment file's."""
+        """Continue with the option of `conf/config.yaml` instead of the experiment's."""
         fallback = f"{group}={core_groups().get(group)}"
         if group not in core_groups() or fallback in self.fallbacks:
             return False
@@ -201,7 +201,7 @@ class _Composition:
         return [find_config(self.dirs, f"{line.key}/{option}") for option in line.options]
 
     def experiment_files(self) -> list[Path]:
-        """The experiment files that are asked for."""
+        """Return the chosen experiment files."""
         files = [path for line in self.lines if line.key == "experiment" for path in self._files_of(line)]
         return [path for path in files if path is not None]
 
@@ -242,7 +242,7 @@ class _Composition:
         return None if choice is None else str(choice)
 
     def _underlay_algorithm(self, config: DictConfig, key: str) -> None:
-        """Complete an algorithm's block from the dataclass that its `schema` names in the end."""
+        """Complete an algorithm's block with the defaults of its `schema`."""
         algorithm = OmegaConf.select(config, key)
         if not isinstance(algorithm, DictConfig):
             return
@@ -266,11 +266,11 @@ class _Composition:
         return any(key == name or key.startswith(f"{name}.") for key in known)
 
     def _check_experiment_header(self, values: dict[str, Any]) -> None:
-        """Report a file without `# @package _global_`: its keys end below `experiment`, where nothing reads them."""
+        """Report a file without `# @package _global_`, whose keys would end up below `experiment`."""
         if values.pop("experiment", None) is None:
             return
         path = next(iter(self.experiment_files()), None)
-        what = "this experiment file is no block of keys, or lacks its first line `# @package _global_`"
+        what = "this experiment file is not a block of keys, or lacks the first line `# @package _global_`"
         self.problems.append(Problem(what, f"{display_path(path)}:1" if path else None))
         self.unread.add("experiment")
 
@@ -289,7 +289,7 @@ class _Composition:
         return {str(key): value for key, value in values.items()}
 
     def _remove_unresolvable(self, node: DictConfig | ListConfig, prefix: str, root: DictConfig) -> None:
-        """Report each interpolation that leads nowhere, and remove it: the default takes its place."""
+        """Report each invalid interpolation, and replace it by the default."""
         for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
             name = f"{prefix}{key}"
             if OmegaConf.is_interpolation(node, key):
@@ -317,7 +317,7 @@ class _Composition:
 
 
 def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
-    """Find keys that a file gives by their old and by their new name."""
+    """Find keys that a file contains with both their old and new names."""
     prefix = f"{package}." if package else ""
     lines = {prefix + ".".join(keys): line for keys, line, _ in locate_keys(path)}
     places = {key: f"{display_path(path)}:{line}" for key, line in lines.items() if old_key_in(key) == key}
@@ -325,7 +325,7 @@ def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
 
 
 def _hydra_value(config: DictConfig, key: str) -> str | None:
-    """The value of a key of Hydra; None where only a run of Hydra knows it."""
+    """Return the value of a key of Hydra; None if only a run of Hydra knows it."""
     value = _value(config, key)
     return None if value is None else str(value)
 
@@ -343,19 +343,19 @@ def _value(config: DictConfig, key: str) -> Any:
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The values as they stand, interpolations included."""
+    """Return the values with their interpolations."""
     values = OmegaConf.to_container(config, resolve=False)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
 def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
-    """Report files of the user's folder that would never be read, since a built-in file has the same name."""
+    """Report files of the user's folder that are hidden by built-in files with the same name."""
     ours, *theirs = dirs
     problems = []
     for path in (path for folder in theirs if folder != ours for path in sorted(folder.rglob("*.yaml"))):
         name = next(path.relative_to(folder) for folder in theirs if path.is_relative_to(folder))
         if (ours / name).is_file():
-            what = f"{name.as_posix()} has the name of a built-in file, which is read instead of it"
-            problems.append(Problem(what, display_path(path), expected="another file name"))
+            what = f"{name.as_posix()} is hidden by a built-in file with the same name"
+            problems.append(Problem(what, display_path(path), fix="rename the file"))
     return problems

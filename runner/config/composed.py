@@ -1,4 +1,4 @@
-"""What composition gives: plain values, where each comes from, and all problems; env runners start without Hydra."""
+"""The result of a composition: plain values, their sources, and all problems. Does not import Hydra."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Composed:
 
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
-    `run_url`: the URL that `hydra.run.dir` is, if it is one; then `run_dir` is the folder of the local copy.
-    `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default: nobody chose that name.
-    `notes`: lines for the user, one for each renamed key.
-    `references`: dotted key -> text, for values that a resolver such as `oc.env` gives: the text is stored and printed.
+    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None if only a run of Hydra knows it.
+    `run_url`: `hydra.run.dir` if it is a URL; then `run_dir` is the folder of the local copy.
+    `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default.
+    `notes`: notes for the user, one per renamed key.
+    `references`: dotted key -> text, for values of resolvers such as `oc.env`: the text is stored and printed.
     """
 
     values: dict[str, Any]
@@ -54,7 +54,7 @@ class Composed:
 
 
 def leaf_values(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted key -> value of everything but blocks; an empty block and a list are values."""
+    """Return dotted key -> value of all leaves; empty blocks and lists are leaves."""
     leaves: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"

@@ -1,7 +1,4 @@
-"""What a composition does in addition to Hydra's: it adds up lists of pipeline edits and renames old keys.
-
-Lists of edits in composed configurations are read, added up, and changed by overrides.
-"""
+"""Additions to Hydra's composition: lists of pipeline edits are concatenated, and old keys renamed."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ _AROUND_LISTS = re.compile(
 
 
 def edit_lists_in(config: DictConfig) -> list[str]:
-    """Return the keys of the lists that a configuration may have: of all modules, and of each module it names."""
+    """Return the keys of all lists of edits in a configuration, also of single modules."""
     of_modules = [f"{OF_MODULES}.{id_}.{name}" for id_ in _keys_at(config, OF_MODULES) for name in PIPELINES]
     of_own = [f"{block}.{field}" for block in module_algorithm_keys(config) for field in OF_ALGORITHM.values()]
     return [*_OF_ALL, *of_modules, *of_own]
 
 
 def module_algorithm_keys(config: DictConfig) -> list[str]:
-    """Return the keys of the algorithms that modules of a configuration have of their own."""
+    """Return the keys of the algorithms of single modules."""
     return [module_algorithm_key(module_id) for module_id in _keys_at(config, "multi_agent.modules")]
 
 
@@ -63,7 +60,7 @@ def _node_at(config: DictConfig, key: str) -> Any:
 
 
 def read_edits(config: DictConfig, key: str) -> list[Any] | None:
-    """The list of edits at `key` with its interpolations; None where there is no list."""
+    """Return the list of edits at `key` with its interpolations, or None."""
     node = _node_at(config, key)
     if not isinstance(node, ListConfig):
         return None
@@ -73,7 +70,7 @@ def read_edits(config: DictConfig, key: str) -> list[Any] | None:
 
 
 def rename_all(config: DictConfig) -> None:
-    """Rename the old keys of a configuration, in its lists of edits also."""
+    """Rename the old keys of a configuration, including keys in its lists of edits."""
     rename_keys(config)
     fields = OF_ALGORITHM.values()
     of_overrides = [f"{OVERRIDES}.{id_}.{field}" for id_ in _keys_at(config, OVERRIDES) for field in fields]
@@ -101,14 +98,14 @@ def edits_in(config: DictConfig) -> dict[str, list[Any]]:
 
 
 def add_earlier(config: DictConfig, earlier: dict[str, list[Any]]) -> None:
-    """Put the edits so far before the ones of `config`; `earlier` (key -> edits) holds the result from then on."""
+    """Insert the earlier edits before the edits of `config`, and store the result in `earlier` (key -> edits)."""
     for key, edits in edits_in(config).items():
         earlier[key] = added_up(earlier.get(key, ()), edits)
         OmegaConf.update(config, key, earlier[key], merge=False)
 
 
 def changes_edits(text: str) -> bool:
-    """Whether an override changes a list of edits: the list, an item of it, or a block around it as `{...}`."""
+    """Return whether an override changes a list of edits, one of its items, or a block around it as `{...}`."""
     key, _, value = text.partition("=")
     key = key.lstrip("+~")
     return edit_list_of(key) is not None or (
@@ -128,7 +125,7 @@ def apply_edits(config: DictConfig, override: Override) -> None:
     with open_dict(config):
         if override.is_delete():
             if edit_list_of(key) != key:
-                what = f"{override.input_line} takes an item out of a list of edits"
+                what = f"{override.input_line} would remove an item of a list of edits"
                 raise ConfigCompositionException(f"{what}; write the list with {DISCARD}: {EARLIER} instead")
             OmegaConf.update(config, key, [], merge=False)
         elif isinstance(value, (dict, list)):
@@ -148,7 +145,7 @@ def _start_composition() -> Callable[[DictConfig, str], None]:
 
 
 def _change_file(earlier_edits: dict[str, list[Any]], config: DictConfig, package: str) -> None:
-    """Change the values of a file before they are merged into those of the files before it."""
+    """Change the values of a file before they are merged into earlier files."""
     _fit_to_module(config, package)
     rename_all(config)
     add_earlier(config, earlier_edits)
@@ -156,9 +153,7 @@ def _change_file(earlier_edits: dict[str, list[Any]], config: DictConfig, packag
 
 
 def _fit_to_module(config: DictConfig, package: str) -> None:
-    """Make the file of an algorithm that is put into a module's block one for it: what all modules share is left out,
-    and `${algorithm.lr}` is its own lr.
-    """
+    """Adapt an algorithm's file to a module's block: remove shared keys; `${algorithm.lr}` refers to its own lr."""
     if not MODULE_ALGORITHM.fullmatch(package):
         return
     block: Any = OmegaConf.to_container(OmegaConf.select(config, package), resolve=False)
@@ -175,7 +170,7 @@ def _with_text(value: Any, old: str, new: str) -> Any:
 
 
 def _put_plan_in_list(config: DictConfig) -> None:
-    """Put a function that makes the plan into a list: plans are lists, which replace each other."""
+    """Put a function that makes the plan into a list, because plans are lists, which replace each other."""
     plan = child_of(child_of(config, "algorithm"), "plan")
     if isinstance(plan, DictConfig):
         OmegaConf.update(config, "algorithm.plan", [plan], merge=False)
@@ -188,7 +183,7 @@ def _takes_override(text: str) -> bool:
 def _apply(config: DictConfig, text: str) -> None:
     override = OverridesParser.create().parse_override(text)
     if override.is_sweep_override():
-        return  # each run of the sweep has one value
+        return  # each run of the sweep has a single value
     try:
         if gives_old_key_in_block(text):
             OmegaConf.update(config, str(override.key_or_group), override.value(), force_add=True)
@@ -203,5 +198,5 @@ def _apply(config: DictConfig, text: str) -> None:
         raise ConfigCompositionException(what) from error
 
 
-# Hydra keeps the last of several lists; lists of pipeline edits add up. Old keys are given their new names.
+# Hydra keeps the last of several lists, but lists of pipeline edits are concatenated. Old keys get their new names.
 RULES = CompositionRules(_start_composition, _takes_override, _apply, read_bounded, file_version)

@@ -1,4 +1,4 @@
-"""Rules of pipeline edits in YAML: their form, and whether their connectors exist and take the given arguments."""
+"""Rules of pipeline edits in YAML: their form, their connectors, and the arguments of these."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CONNECTOR_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*CONNECTOR_EDITS, *ANCHORED_EDITS, "remove")
 _PLACE_IN_LIST = re.compile(r"\.\d+\.")
-# Arguments of a pipeline that the pipeline around it gives.
+# Arguments that a pipeline passes to nested pipelines.
 SPACES = ("input_observation_space", "input_action_space")
 
 
 def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]:
-    """The problems of the list of edits at the dotted key `name`."""
+    """Yield the problems of the list of edits at the dotted key `name`."""
     if not isinstance(edits, list):
         return  # a wrong type is reported with the field
     for index, edit in enumerate(edits):
@@ -44,11 +44,11 @@ def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]
 
 def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Problem]:
     if DISCARD in edit:  # a valid one has been applied before
-        what = f"{key}: {DISCARD} must be the first item of a list, which then replaces all edits before it"
+        what = f"{key}: {DISCARD} must be the first item of a list"
         yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
         return
     if "_target_" in edit:
-        what = f"{key} is a connector, and does not say where it stands"
+        what = f"{key} is a connector without a position"
         expected = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, connector: {_target_: ...}}"
         yield Problem(what, where(key), show_value(edit), expected)
         return
@@ -73,7 +73,7 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
     if kind in ANCHORED_EDITS:
         yield from _check_connector(f"{key}.{CONNECTOR_KEY}", edit.get(CONNECTOR_KEY), where)
     elif CONNECTOR_KEY in edit:
-        what = f"{key}: {kind} takes no connector next to it"
+        what = f"{key}: {kind} does not take a connector"
         expected = f"{CONNECTOR_KEY} only with {', '.join(ANCHORED_EDITS)}"
         yield Problem(what, place, show_value(edit[CONNECTOR_KEY]), expected)
 
@@ -90,12 +90,12 @@ def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem
         yield describe_fault(f"{key}._target_", fault, where(key), path)
     elif is_pipeline:
         yield from _check_kind(key, path, where)
-        if CONNECTORS_KEY in connector:  # else the class makes its connectors
+        if CONNECTORS_KEY in connector:  # otherwise the class creates its connectors
             inner = f"{key}.{CONNECTORS_KEY}"
             yield from _check_connectors(inner, connector[CONNECTORS_KEY], where)
     elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
-        what = f"{key}: {path.rpartition('.')[2]} asks for multi_agent_episodes, which are made in learner pipelines"
-        expected = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
+        what = f"{key}: {path.rpartition('.')[2]} needs multi_agent_episodes, which exist in learner pipelines only"
+        expected = "episodes_of_modules, whose episodes have agent_id and multi_agent_episode_id"
         yield Problem(what, where(key), path, expected)
 
 
@@ -105,14 +105,14 @@ def _find_fault(path: str, connector: dict[str, Any], is_pipeline: bool) -> Targ
     fault = find_target_fault(path, arguments, kinds=CONNECTORS, given=given)
     if is_pipeline and fault is not None and CONNECTORS_KEY in arguments:
         arguments[arguments.index(CONNECTORS_KEY)] = (
-            OLD_CONNECTORS_KEY  # the class may have the argument by its old name
+            OLD_CONNECTORS_KEY  # the class may use the old name of the argument
         )
         return fault if find_target_fault(path, arguments, kinds=CONNECTORS, given=given) else None
     return fault
 
 
 def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:
-    """A pipeline of one kind in a pipeline of another kind."""
+    """Yield a problem for a pipeline nested in a pipeline of another kind."""
     list_key = _PLACE_IN_LIST.split(key, maxsplit=1)[0]
     pipeline = list_key.rpartition(".")[2].removesuffix("_pipeline")
     kind = next((name for name, base in PIPELINE_KINDS.items() if is_subclass(path, base)), pipeline)
@@ -124,7 +124,7 @@ def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:
 
 
 def _check_connectors(key: str, connectors: Any, where: Where) -> Iterator[Problem]:
-    """The connectors of a pipeline in a pipeline."""
+    """Yield the problems of the connectors of a nested pipeline."""
     if not isinstance(connectors, list):
         yield Problem(
             f"{key} must be a list of connectors", where(key), show_value(connectors), "[{_target_: ...}, ...]"

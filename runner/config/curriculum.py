@@ -1,6 +1,4 @@
-"""The block `curriculum`: an environment's options as tasks, and the rule by which episodes draw them; its rules and
-metrics.
-"""
+"""The `curriculum` block (tasks, and the rule that draws them), its checks and metrics."""
 
 from __future__ import annotations
 
@@ -26,37 +24,39 @@ _MODES = ("auto", "sync")
 
 @dataclass(frozen=True)
 class CurriculumConfig(FeatureBlock):
-    """Which tasks episodes are of. Environments are then stepped one by one."""
+    """Tasks of training episodes. With a curriculum, environments are stepped one by one."""
 
     tasks: dict[str, Any] = option(
         {},
-        "name: {options: {...}}, given to each reset, or {env_config: {...}}, arguments of an environment of its own; "
-        "from the easiest to the hardest. Empty, and no num_levels: there is no curriculum",
+        "name: {options: {...}} for each reset, or {env_config: {...}} for a separate environment; from the easiest to "
+        "the hardest; empty without num_levels: no curriculum",
     )
     num_levels: int | None = option(
         None,
-        "tasks level_0, level_1, ..., whose options are {level: 0}, {level: 1}, ...; in the place of tasks",
+        "instead of tasks: level_0, level_1, ... with the options {level: 0}, {level: 1}, ...",
         minimum=2,
     )
     rule: str = option(
         PROMOTE,
-        "promote: the newest task, until its values reach promote_at; uniform: all alike; learning_progress: in "
-        "proportion to how fast a task's values change; regret: prioritised level replay; last: only the last task, "
-        "as without a curriculum",
+        "promote: the current task, until its mean value reaches promote_at; uniform: all tasks equally; "
+        "learning_progress: in proportion to the rate of change of a task's values; regret: prioritised level replay; "
+        "last: only the last task",
         choices=RULES,
     )
     measure: str = option(
-        EPISODE_RETURN, "an episode's value: episode_return, or info:KEY, a number of the last step's info"
+        EPISODE_RETURN, "value of an episode: episode_return, or info:KEY, a number in the last step's info"
     )
-    promote_at: float | None = option(None, "promote: mean value of a task from which on the next one is drawn")
-    window: int = option(50, "newest episodes of a task in its mean value, and before it is promoted", minimum=1)
+    promote_at: float | None = option(None, "promote: mean value of a task at which the next task starts")
+    window: int = option(
+        50, "newest episodes per task in its mean value, and minimum episodes before promotion", minimum=1
+    )
     review: float = option(
-        0.2, "promote: share of the episodes that are of earlier tasks, each alike", minimum=0, maximum=1
+        0.2, "promote: share of the episodes with earlier tasks, drawn uniformly", minimum=0, maximum=1
     )
-    exploration: float = option(0.1, "share of the episodes that are of any task, each alike", minimum=0, maximum=1)
+    exploration: float = option(0.1, "share of the episodes with tasks drawn uniformly", minimum=0, maximum=1)
     smoothing: float = option(
         0.1,
-        "learning_progress: weight of the newest value in the fast moving average, and of this one in the slow one",
+        "learning_progress: weight of the newest value in the fast moving average, and of that average in the slow one",
         above=0,
         maximum=1,
     )
@@ -64,9 +64,9 @@ class CurriculumConfig(FeatureBlock):
         0.1, "regret: tasks are drawn in proportion to (1 / rank) ** (1 / temperature)", above=0
     )
     staleness: float = option(
-        0.1, "regret: share that is drawn in proportion to the episodes since a task's last one", minimum=0, maximum=1
+        0.1, "regret: share drawn in proportion to the episodes since a task was last used", minimum=0, maximum=1
     )
-    evaluate: list[str] = option([], "tasks of evaluations, each alike; empty: all of them")
+    evaluate: list[str] = option([], "tasks of evaluations, in equal shares; empty: all of them")
 
     @property
     def is_used(self) -> bool:
@@ -86,11 +86,11 @@ class CurriculumConfig(FeatureBlock):
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What a task changes.
+    """The settings of a task.
 
     Attributes:
-        options: that each reset is given.
-        env_config: arguments of an environment of its own, which replace equal ones of the `env` block.
+        options: options of each reset.
+        env_config: arguments of a separate environment, which override arguments of the `env` block.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class TaskConfig:
 
 
 def read_tasks(config: CurriculumConfig) -> dict[str, TaskConfig]:
-    """Return task name -> what it changes, from the easiest to the hardest; empty: there is no curriculum."""
+    """Return task name -> settings, from the easiest to the hardest; empty without a curriculum."""
     if config.num_levels is not None:
         return {name: TaskConfig({"level": level}) for level, name in enumerate(task_names(config))}
     return {
@@ -112,7 +112,7 @@ def task_names(config: CurriculumConfig) -> list[str]:
 
 
 def evaluated_tasks(config: CurriculumConfig) -> tuple[str, ...]:
-    """Return the tasks that evaluations are of."""
+    """Return the tasks of evaluations."""
     return tuple(config.evaluate or task_names(config))
 
 
@@ -129,7 +129,7 @@ def find_curriculum_problems(
         return
     if not curriculum.tasks and curriculum.num_levels is None:
         expected = "curriculum.tasks, or curriculum.num_levels"
-        yield Problem("curriculum is set, and has no tasks", place, "{}", expected)
+        yield Problem("curriculum is set without tasks", place, "{}", expected)
         return
     of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given, where)]
     yield from of_tasks or _check_arguments(curriculum, env, env_runners, where)
@@ -144,24 +144,26 @@ def _check_task(name: Any, given: Any, where: Where) -> Iterator[Problem]:
     place = where(key)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield Problem(
-            f"{key}: a task's name becomes part of metrics", place, show_value(name), "letters, digits, _ . -"
+            f"{key}: the name of a task becomes part of metric names", place, show_value(name), "letters, digits, _ . -"
         )
     expected = f"{{{OPTIONS}: {{...}}}} or {{{ENV_CONFIG}: {{...}}}}"
     if not isinstance(given, dict) or not given:
-        yield Problem(f"{key} is no task", place, show_value(given), expected)
+        yield Problem(f"{key} is not a valid task", place, show_value(given), expected)
         return
     for part, values in given.items():
         if part not in (OPTIONS, ENV_CONFIG):
             nearest = nearest_match(str(part), (OPTIONS, ENV_CONFIG))
             yield Problem(f"{key} has an unknown key", place, show_value(part), expected, nearest)
         elif not isinstance(values, dict) or not all(isinstance(argument, str) for argument in values):
-            yield Problem(f"{key}.{part} is no dict of names", place, show_value(values), "{name: value, ...}")
+            yield Problem(
+                f"{key}.{part} must be a dict with text keys", place, show_value(values), "{name: value, ...}"
+            )
 
 
 def _check_arguments(
     curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
 ) -> Iterator[Problem]:
-    """Check the arguments of the tasks' own environments; simulators that connect know their arguments alone."""
+    """Check the arguments of the tasks' environments; only external simulators know theirs."""
     for name, given in curriculum.tasks.items():
         if ENV_CONFIG in given and not env.is_external:
             key = f"curriculum.tasks.{name}.{ENV_CONFIG}"
@@ -170,14 +172,14 @@ def _check_arguments(
 
 def _check_rule(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
     if curriculum.rule == PROMOTE and curriculum.promote_at is None:
-        what = "curriculum.rule promote needs a mean value from which on the next task is drawn"
-        yield Problem(what, where("curriculum"), None, "curriculum.promote_at: a number")
+        what = "curriculum.rule=promote needs curriculum.promote_at"
+        yield Problem(what, where("curriculum"), fix="curriculum.promote_at=NUMBER")
     measure = curriculum.measure
     if measure != EPISODE_RETURN and not (measure.startswith(INFO) and len(measure) > len(INFO)):
         expected = f"{EPISODE_RETURN}, or {INFO}KEY"
         nearest = nearest_match(measure, (EPISODE_RETURN,))
         place = where("curriculum.measure")
-        yield Problem("curriculum.measure is nothing to measure", place, measure, expected, nearest)
+        yield Problem("curriculum.measure is not valid", place, measure, expected, nearest)
 
 
 def _check_run(
@@ -186,40 +188,40 @@ def _check_run(
     place, names = where("curriculum"), ", ".join(task_names(curriculum))
     if env.is_external and curriculum.measure != EPISODE_RETURN:
         key = "curriculum.measure"
-        what = f"{key} is an info, which simulators that connect do not send"
+        what = f"{key} is an info, which external simulators do not send"
         yield Problem(what, where(key), curriculum.measure, EPISODE_RETURN)
     elif ENV_RUNNERS not in needs:
-        yield Problem("a curriculum needs a plan that samples, this one learns from recorded data", place, names, "{}")
+        yield Problem("a curriculum needs a plan that samples; this plan learns from recorded data", place, names, "{}")
     elif env.backend != "gymnasium":
-        what = f"a curriculum resets environments one by one, env.backend {env.backend} all together"
+        what = f"a curriculum resets environments one by one, but env.backend={env.backend} resets all together"
         yield Problem(what, where("env.backend"), env.backend, "gymnasium")
     elif runners.gym_env_vectorize_mode not in _MODES:
         key = "env_runners.gym_env_vectorize_mode"
-        what = f"a curriculum steps environments one by one in the env runner's process, {key} does not"
+        what = f"a curriculum steps environments one by one in the env runner's process, but {key} does not"
         yield Problem(what, where(key), runners.gym_env_vectorize_mode, ", ".join(_MODES))
     elif runners.restart_failed_sub_environments:
         key = "env_runners.restart_failed_sub_environments"
-        yield Problem(f"{key} does not go together with a curriculum", where(key), "true", "false")
+        yield Problem(f"{key} does not work with a curriculum", where(key), "true", "false")
 
 
 def _check_evaluated(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
     names = task_names(curriculum)
     for name in curriculum.evaluate:
         if name not in names:
-            what, place = "curriculum.evaluate names no task", where("curriculum.evaluate")
+            what, place = "curriculum.evaluate contains an unknown task", where("curriculum.evaluate")
             yield Problem(what, place, name, ", ".join(names), nearest_match(name, names))
 
 
 def curriculum_metrics(curriculum: CurriculumConfig, evaluation: EvaluationConfig) -> dict[str, str]:
-    """Return metric -> meaning of the curriculum, if there is one."""
+    """Return metric -> meaning; empty without a curriculum."""
     names: dict[str, str] = {}
     if curriculum.rule == PROMOTE and task_names(curriculum):
-        names["curriculum/task"] = "number of the newest task that is drawn, from 0: how many were mastered"
+        names["curriculum/task"] = "index of the current task from 0, which is the number of mastered tasks"
     for name in task_names(curriculum):
         names |= {
             f"curriculum/{name}/value_mean": f"mean value of the newest {curriculum.window} episodes of this task",
             f"curriculum/{name}/num_episodes": "episodes of this task so far",
-            f"curriculum/{name}/probability": "with which the next iteration's episodes are of this task",
+            f"curriculum/{name}/probability": "probability of this task in the next iteration",
         }
     if evaluation.evaluation_interval is not None and task_names(curriculum):
         for name in evaluated_tasks(curriculum):

@@ -18,9 +18,9 @@ from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancesto
 from runner.config.source_modules import MissingNameError, UnknowableError
 from runner.config.targets import OPERATOR
 
-# Beside percentiles.
+# In addition to percentiles.
 REDUCTIONS = ("mean", "sum", "min", "max", "median", "last")
-REPORTS_FORM = 'reports = {"clipped_fraction": ("mean", "share of the values that were clipped")}'
+REPORTS_FORM = 'reports = {"clipped_fraction": ("mean", "share of clipped values")}'
 _CONNECTOR = "runner.pipelines.connector.Connector"
 CONNECTORS, PLAN = "connectors", "plan/"
 _ENV_PIPELINES = ("env_to_module", "module_to_env")
@@ -38,16 +38,16 @@ def meaning_of(reports: Reports, name: str) -> str:
 
 
 def find_report_fault(reports: Any) -> Problem | None:
-    """Return what is wrong with the value of an attribute `reports`; None if nothing is."""
+    """Return the problem of an attribute `reports`, or None."""
     if not isinstance(reports, Mapping):
         return Problem("reports is not a dict of name: (reduction, meaning)", None, repr(reports), REPORTS_FORM)
     for name, report in reports.items():
         if not (isinstance(name, str) and name.isidentifier()):
-            return Problem("a name in reports is no identifier", None, repr(name), REPORTS_FORM)
+            return Problem("a name in reports is not an identifier", None, repr(name), REPORTS_FORM)
         if not (isinstance(report, tuple) and len(report) == 2 and all(isinstance(part, str) for part in report)):
             what = f"reports[{name!r}] is not a pair of reduction and meaning"
             return Problem(what, None, repr(report), REPORTS_FORM)
-        fault = find_reduction_fault(f"reports[{name!r}] names no reduction", report[0], REDUCTIONS)
+        fault = find_reduction_fault(f"reports[{name!r}] has an unknown reduction", report[0], REDUCTIONS)
         if fault is not None:
             return fault
     return None
@@ -57,7 +57,7 @@ def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
     """Return metric -> meaning for the connectors that a list of edits leaves in a pipeline, read from their source.
 
     Raises:
-        UnknowableError: the source of a connector does not tell.
+        UnknowableError: the source of a connector cannot be analysed.
     """
     placed: list[tuple[str, Mapping[str, Any]]] = []  # class name, block
     for edit in edits:
@@ -76,14 +76,14 @@ def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
 
 
 def declared_reports(path: str, base: str) -> Reports:
-    """Return the attribute `reports` of the class at a dotted path; {} for a path that leads nowhere.
+    """Return the attribute `reports` of the class at a dotted path; {} for an unknown path.
 
     Args:
-        path: of a subclass of `base`.
-        base: dotted path of the definition of the class that has the attribute first.
+        path: dotted path of a subclass of `base`.
+        base: dotted path of the base class that defines the attribute.
 
     Raises:
-        UnknowableError: the source does not tell.
+        UnknowableError: the source cannot be analysed.
     """
     try:
         found = resolve(path, MAX_DEPTH)
@@ -98,7 +98,7 @@ def declared_reports(path: str, base: str) -> Reports:
 
 
 def connector_metric(module_id: str, pipeline: str, name: str) -> str:
-    """Return the name that a metric of a connector has in the run; the id `default_policy` is left out."""
+    """Return the name of a connector's metric in the run, without the id `default_policy`."""
     owner = [] if module_id == DEFAULT_MODULE_ID else [module_id]
     return "/".join([CONNECTORS, *owner, pipeline, name])
 
@@ -106,7 +106,7 @@ def connector_metric(module_id: str, pipeline: str, name: str) -> str:
 def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> dict[str, str]:
     """Return metric of the run -> meaning for the connectors that the configuration names.
 
-    Connectors of the default pipelines report nothing, and connectors whose source does not tell are left out.
+    Connectors of the default pipelines report nothing. Connectors whose source cannot be analysed are skipped.
     """
     trained = config.multi_agent.trained_modules(module_ids)
     names: dict[str, str] = {}
@@ -118,7 +118,7 @@ def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> di
 
 
 def may_be_reported(name: str, config: ExperimentConfig) -> bool:
-    """Return whether a metric may be one of a connector that cannot be read, or of a module that is not known yet."""
+    """Return whether a metric may belong to a connector that cannot be read, or to a module that is unknown yet."""
     parts = name.split("/")
     if parts[0] != CONNECTORS or len(parts) not in (3, 4) or parts[-2] not in (*_ENV_PIPELINES, _LEARNER):
         return False
@@ -130,12 +130,12 @@ def may_be_reported(name: str, config: ExperimentConfig) -> bool:
 
 
 def is_of_learner(name: str) -> bool:
-    """Return whether a metric of connectors is of a learner pipeline, the only one that reports on recorded data."""
+    """Return whether a connector metric belongs to a learner pipeline, the only one used with recorded data."""
     return name.split("/")[-2] == _LEARNER
 
 
 def _reports_of_pipeline(config: ExperimentConfig, module_id: str, pipeline: str) -> dict[str, str] | None:
-    """Return metric -> meaning for the connectors of one pipeline; None if the source of one does not tell."""
+    """Return metric -> meaning for the connectors of one pipeline; None if one source cannot be analysed."""
     try:
         return reports_of_edits(_edits_of_pipeline(config, module_id, pipeline))
     except UnknowableError:
@@ -152,12 +152,12 @@ def _edits_of_pipeline(config: ExperimentConfig, module_id: str, pipeline: str) 
 
 
 def operator_metric(operator: str, name: str) -> str:
-    """Return the name that a metric has in the run; of the second operator of a class, `Name#2`, it is `Name_2/...`."""
+    """Return the name of an operator's metric in the run; for the second operator of a class it is `Name_2/...`."""
     return f"{PLAN}{operator.replace('#', '_')}/{name}"
 
 
 def free_name(class_name: str, taken: Container[str]) -> str:
-    """Return the name of an operator beside others: its class, and `Class#2` for the second operator of a class."""
+    """Return the unique name of an operator: its class, or `Class#2` for the second operator of a class."""
     name, number = class_name, 1
     while name in taken:
         number += 1
@@ -166,7 +166,7 @@ def free_name(class_name: str, taken: Container[str]) -> str:
 
 
 def operator_metrics(config: ExperimentConfig) -> dict[str, str]:
-    """Return metric of the run -> meaning; operators whose source does not tell are left out."""
+    """Return metric of the run -> meaning, without operators whose source cannot be analysed."""
     return {
         operator_metric(operator, name): meaning_of(reports, name)
         for operator, reports in _declared(config)
@@ -176,7 +176,7 @@ def operator_metrics(config: ExperimentConfig) -> dict[str, str]:
 
 
 def may_be_of_operator(name: str, config: ExperimentConfig) -> bool:
-    """Return whether a metric may be one of an operator whose source does not tell, or that a function makes."""
+    """Return whether a metric may belong to an operator whose source cannot be analysed or that a function makes."""
     if not name.startswith(PLAN):
         return False
     if read_plan(config.algorithm.plan)[0].is_function:
@@ -186,7 +186,7 @@ def may_be_of_operator(name: str, config: ExperimentConfig) -> bool:
 
 
 def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
-    """Yield the name of each operator in the plan, and what it reports; None if its source does not tell."""
+    """Yield the name and the reports of each operator in the plan; None if its source cannot be analysed."""
     names: list[str] = []
     for step in steps_of(read_plan(config.algorithm.plan)):
         names.append(free_name(_class_name(step), names))
@@ -197,7 +197,7 @@ def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
 
 
 def _class_name(step: PlanStep) -> str:
-    """Return the name of the class that a step names, also by another name under which it is imported."""
+    """Return the name of a step's class, resolving import aliases."""
     return next(iter(find_ancestors(step.name)), step.name).rpartition(".")[2]
 
 
@@ -207,12 +207,12 @@ def is_percentile(reduction: str) -> bool:
 
 
 def find_reduction_fault(what: str, reduction: str, named: Sequence[str]) -> Problem | None:
-    """Return the problem of a reduction that is neither one of `named` nor a percentile; None if there is none.
+    """Return the problem of a reduction that is neither one of `named` nor a percentile, or None.
 
     Args:
-        what: the problem in words.
-        reduction: that was given.
-        named: reductions that are allowed beside percentiles.
+        what: description of the problem.
+        reduction: reduction given.
+        named: valid reductions besides percentiles.
     """
     if reduction in named or is_percentile(reduction):
         return None

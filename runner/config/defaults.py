@@ -1,4 +1,4 @@
-"""The defaults of the dataclasses as plain values, and as the nodes that `conf/config.yaml` starts from."""
+"""The defaults of the dataclasses as plain values, and as base nodes of `conf/config.yaml`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from runner.config.yaml_files import YAMLError, file_version, read_yaml
 
 
 class SchemaError(Exception):
-    """`algorithm.schema` names no usable dataclass; the text says why."""
+    """`algorithm.schema` is not a valid dataclass; the message gives the reason."""
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field, `dataclasses.MISSING` where it has none."""
+    """Return the default of a field, or `dataclasses.MISSING`."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return copy.deepcopy(field.default)
 
 
 def default_values(schema: type) -> dict[str, Any]:
-    """Field -> default, as plain nested dicts; fields without a default are left out."""
+    """Return field -> default as nested dicts, without required fields."""
     defaults = {field.name: default_of(field) for field in dataclasses.fields(schema) if field.init}
     return {name: _plain(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
 
@@ -48,7 +48,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def known_keys() -> frozenset[str]:
-    """The dotted keys of all fields but those of the algorithm, whose dataclass is chosen per experiment."""
+    """Return the dotted keys of all fields except the algorithm's, whose dataclass depends on the experiment."""
     keys = set()
     for field in dataclasses.fields(ExperimentConfig):
         if option_of(field) is not None:
@@ -60,7 +60,7 @@ def known_keys() -> frozenset[str]:
 
 @cache
 def core_groups() -> Mapping[str, str]:
-    """Group -> option chosen by `conf/config.yaml` for its own algorithm."""
+    """Return group -> option chosen by `conf/config.yaml`."""
     config = read_yaml(conf_dir() / "config.yaml")
     groups: dict[str, str] = {}
     for entry in config["defaults"]:
@@ -70,9 +70,9 @@ def core_groups() -> Mapping[str, str]:
 
 
 def module_of(algorithm: str, dirs: Sequence[Path]) -> str:
-    """Return the option of `module` that an algorithm trains unless another one is chosen.
+    """Return the default option of `module` for an algorithm.
 
-    It is the option with the name of the algorithm, or else of the algorithm that its file builds on.
+    This is the option with the name of the algorithm, or else of the algorithm that its file builds on.
     """
     modules, algorithms = list_options(dirs, "module"), list_options(dirs, "algorithm")
     seen: set[str] = set()
@@ -83,10 +83,10 @@ def module_of(algorithm: str, dirs: Sequence[Path]) -> str:
 
 
 def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
-    """The dataclass of the algorithm block; raises `SchemaError`."""
+    """Return the dataclass of the algorithm block; raises `SchemaError`."""
     module_name, _, class_name = dotted_path.rpartition(".")
     if not module_name:
-        raise SchemaError("it is missing, or no dotted path such as my_module.MyConfig")
+        raise SchemaError("it is missing, or not a dotted path such as my_module.MyConfig")
     try:
         module = importlib.import_module(module_name)
         schema = getattr(module, class_name)
@@ -95,11 +95,11 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
     except AttributeError:
         there = nearest_match(class_name, [name for name, value in vars(module).items() if isinstance(value, type)])
         hint = f"; did you mean {there}?" if there else ""
-        raise SchemaError(f"module {module_name} has no {class_name}{hint}") from None
+        raise SchemaError(f"module {module_name} does not define {class_name}{hint}") from None
     except Exception as error:
         raise SchemaError(f"{type(error).__name__}: {error}") from error
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)):
-        raise SchemaError(f"{dotted_path} is no dataclass that inherits runner.config.algorithms.AlgorithmConfig")
+        raise SchemaError(f"{dotted_path} is not a dataclass that inherits runner.config.algorithms.AlgorithmConfig")
     return schema
 
 
@@ -108,23 +108,23 @@ def _resolve_hints(schema: type) -> None:
     typing.get_type_hints(schema)
 
 
-# Node of Hydra's store -> the dataclass whose defaults it holds: to make a node again takes milliseconds.
+# Node of Hydra's store -> dataclass of its defaults; creating a node again takes milliseconds.
 _STORED: dict[str, type] = {}
 
 
 def register_defaults(dirs: Sequence[Path]) -> None:
-    """Put the defaults into Hydra's ConfigStore: a node for the blocks, one for each algorithm."""
+    """Put the defaults into Hydra's ConfigStore: one node for the blocks, and one per algorithm."""
     _store_defaults("schema/experiment", ExperimentConfig, leave_out="algorithm")
     for name, path in list_options(dirs, "algorithm").items():
         try:
             _store_defaults(f"schema/algorithm/{name}", load_schema(_schema_in(path, file_version(path))))
         except (SchemaError, YAMLError, AttributeError):
-            continue  # reported when this algorithm is the chosen one
+            continue  # reported when this algorithm is chosen
 
 
 @lru_cache(maxsize=256)
 def _built_on(path: Path, _version: tuple[int, ...]) -> str:
-    """Return the first option in the `defaults` of a file; empty without one, or if the file cannot be read."""
+    """Return the first option in the `defaults` of a file; empty if there is none, or the file cannot be read."""
     try:
         defaults = read_yaml(path).get("defaults")
     except (YAMLError, AttributeError, OSError):

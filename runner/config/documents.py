@@ -1,7 +1,7 @@
 """Bounded reading of untrusted documents: JSON, YAML and plain values.
 
-A small text can stand for a huge value: aliases of aliases in YAML, references to references in a configuration,
-and brackets in brackets exhaust the interpreter's stack.
+A small text can expand to a huge value: aliases of aliases in YAML, or references to references in a configuration.
+Nested brackets can exhaust the interpreter's stack.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _REFERENCE = re.compile(r"\$\{(\.*[\w./\[\]-]+)\}")
 
 
 class TooLargeError(ValueError):
-    """A document is nested too deep, or expands to too much."""
+    """A document is nested too deeply, or expands to too many values."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The plain values of a JSON text.
+    """Return the plain values of a JSON text.
 
     Raises:
-        ValueError: the text is no JSON, or nested deeper than `MAX_DEPTH`.
+        ValueError: the text is not valid JSON, or nested deeper than `MAX_DEPTH`.
     """
     try:
         value = json.loads(text)
     except RecursionError:
-        raise TooLargeError(f"values in values, deeper than {MAX_DEPTH}") from None
+        raise TooLargeError(f"values are nested deeper than {MAX_DEPTH}") from None
     brackets = ("{", "[") if isinstance(text, str) else (b"{", b"[")
     if sum(map(text.count, brackets)) > MAX_DEPTH:  # type: ignore[arg-type]  # fewer cannot lie deeper
         check_depth(value)
@@ -42,7 +42,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Read a regular file, and no pipe or device, which might never end.
+    """Read a regular file. Pipes and devices, which might never end, are rejected.
 
     Raises:
         OSError: the file cannot be read, is not regular, or has more than `max_bytes`.
@@ -50,12 +50,12 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     with open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         if num_bytes > max_bytes:
-            raise OSError(f"{path} has {num_bytes:,} bytes, {max_bytes:,} at most are read")
+            raise OSError(f"{path} has {num_bytes:,} bytes; expected at most {max_bytes:,}")
         return file.read()
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, and no pipe or device, which might never end.
+    """Open a regular file for reading. Pipes and devices, which might never end, are rejected.
 
     Raises:
         OSError: the file cannot be read, or is not regular.
@@ -63,7 +63,7 @@ def open_regular(path: Path) -> BinaryIO:
     file = open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")  # noqa: SIM115  # the caller's
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} is not a regular file")
     return file
 
 
@@ -75,24 +75,24 @@ def check_depth(value: Any) -> None:
         level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         if not level:
             return
-    raise TooLargeError(f"values in values, deeper than {MAX_DEPTH}")
+    raise TooLargeError(f"values are nested deeper than {MAX_DEPTH}")
 
 
 def check_expansion(values: Any) -> None:
-    """Check what a configuration expands to once its references are resolved, without resolving them.
+    """Check the size of a configuration after resolution, without resolving its references.
 
     Raises:
-        TooLargeError: more than `MAX_ITEMS` values or `MAX_LETTERS` letters, or references that go in circles.
+        TooLargeError: more than `MAX_ITEMS` values or `MAX_LETTERS` letters, or circular references.
     """
     _Expansion(values).check()
 
 
 class _Expansion:
-    """Counts values and letters; each place of the configuration is counted once and remembered."""
+    """Counts values and letters; each place of the configuration is counted once."""
 
     def __init__(self, values: Any) -> None:
         self._values = values
-        # By the id of a container, or by a text and the place of its block.
+        # Key: id of a container, or a text and the place of its block.
         self._known: dict[Hashable, tuple[int, int]] = {}
         self._open: set[Hashable] = set()
 
@@ -101,7 +101,7 @@ class _Expansion:
         try:
             items, letters = self._size(self._values, ())
         except RecursionError:
-            raise TooLargeError("references that go in circles or too deep") from None
+            raise TooLargeError("references are circular or nested too deeply") from None
         if items > MAX_ITEMS or letters > MAX_LETTERS:
             raise TooLargeError(f"its references expand to {items:,} values with {letters:,} letters")
 
@@ -113,7 +113,7 @@ class _Expansion:
         if id(value) in self._known:
             return self._known[id(value)]
         if id(value) in self._open:
-            raise TooLargeError("references that go in circles")
+            raise TooLargeError("references are circular")
         self._open.add(id(value))
         keyed = value.items() if isinstance(value, dict) else enumerate(value)
         sizes = [self._size(item, (*place, str(key))) for key, item in keyed]
@@ -126,7 +126,7 @@ class _Expansion:
         if key in self._known:
             return self._known[key]
         if key in self._open:
-            raise TooLargeError("references that go in circles")
+            raise TooLargeError("references are circular")
         self._open.add(key)
         sizes = [(1, len(text))]
         for match in _REFERENCE.finditer(text):
@@ -137,7 +137,7 @@ class _Expansion:
         return self._known[key]
 
     def _find(self, reference: str, place: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """Return the value of a reference and its place; None where it leads nowhere, which the resolution reports."""
+        """Return the value of a reference and its place; None if it does not exist, which the resolution reports."""
         dots = len(reference) - len(reference.lstrip("."))
         start = place[: max(0, len(place) - dots)] if dots else ()
         parts: tuple[str, ...] = (*start, *(part for part in re.split(r"[.\[\]]+", reference.lstrip(".")) if part))

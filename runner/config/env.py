@@ -1,4 +1,4 @@
-"""Rules of the `env` block: which environment it names, its library, its arguments, and the wrappers around it."""
+"""Rules of the `env` block: the environment, its library, its arguments, and its wrappers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _WRAPPED_ENV = Given(num_positional=1)
 def find_env_problems(
     env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool, where: Where
 ) -> Iterator[Problem]:
-    """Yield the problems of the environment that its source file reveals."""
-    expected = "env.env: a gymnasium id, or env._target_: your own class"
+    """Yield the problems of the environment, according to its source."""
+    expected = "env.env: a gymnasium id, or env._target_: the dotted path of a class"
     yield from _check_wrappers(env, where)
     if env.backend != "gymnasium":
         yield from _check_backend(env, env_runners.gym_env_vectorize_mode, where)
@@ -50,7 +50,7 @@ def find_env_problems(
 def find_task_problems(
     key: str, env_config: Mapping[str, Any], env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
 ) -> Iterator[Problem]:
-    """Yield the problems of a task's own environment, whose arguments at `key` replace ones of the `env` block."""
+    """Yield the problems of a task's environment, whose arguments at `key` override arguments of the `env` block."""
     if any(_check_made("env.env_config", env.env_config, env, env_runners, True, where)):
         return  # `find_env_problems` reports them
     for problem in _check_made(key, {**env.env_config, **env_config}, env, env_runners, True, where):
@@ -65,7 +65,7 @@ def _check_made(
     resets_apart: bool,
     where: Where,
 ) -> Iterator[Problem]:
-    """Check the environment of the `env` block and the arguments at `key` that it is made with."""
+    """Check the environment of the `env` block and its arguments at `key`."""
     if env._target_ is not None:
         yield from _check_call("env._target_", key, env._target_, arguments, where, _NUM_ENVS)
     elif env.backend == "ale":
@@ -122,13 +122,13 @@ def _check_env_id(
     if isinstance(entry_point, str):
         target = entry_point.replace(":", ".")
         others = {name: value for name, value in arguments.items() if name not in _MAKE_ARGUMENTS}
-        if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
+        if find_target_fault(target) is None:  # the path of a plugin may be unknown until its import
             given = Given(names=("num_envs", *spec.kwargs))
             yield from _check_call("env.env", key, target, others, where, given)
 
 
 def _describe_unregistered(env: str, registered: Sequence[str], where: str | None) -> Problem:
-    what = f"no environment {env} is registered"
+    what = f"the environment {env} is not registered"
     if is_path_into_package(env):
         fix = f"env._target_={env} instead of env.env: the dotted path of a class or function"
         return Problem(what, where, env, fix)
@@ -147,7 +147,7 @@ def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
 
 
 def _is_batched(env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool, spec: Any) -> bool:
-    """Return whether the run steps the environment's own batched implementation."""
+    """Return whether the run uses the environment's batched implementation."""
     mode = env_runners.gym_env_vectorize_mode
     if mode != "auto" or env_runners.restart_failed_sub_environments or resets_apart:
         return mode == "vector_entry_point"
@@ -157,58 +157,58 @@ def _is_batched(env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: boo
 
 ALE_CLASS = "ale_py.vector_env.AtariVectorEnv"
 _WRAPPER_OF_ONE = "gymnasium.core.Wrapper"
-# Options of the libraries that are not in `env.env_config`, and what decides them.
+# Options of the libraries that are not set in `env.env_config` -> what sets them.
 DECIDED = {
     "num_envs": "env_runners.num_envs_per_env_runner",
-    "seed": "seed, of the experiment",
-    "env_seed": "seed, of the experiment",
+    "seed": "set by the experiment's seed",
+    "env_seed": "set by the experiment's seed",
     "game": "env.env",
     "task_id": "env.env",
-    "batch_size": "all sub-environments take each vector step",
-    "autoreset_mode": "a sub-environment is reset in the step after its episode's end",
-    "max_num_players": "environments with one agent",
-    "gym_reset_return_info": "infos are returned",
-    "base_path": "the files of the installed package",
-    "render_mode": "env.backend=gymnasium: this one draws no pictures",
+    "batch_size": "always all sub-environments",
+    "autoreset_mode": "always the step after the end of an episode",
+    "max_num_players": "always one agent",
+    "gym_reset_return_info": "always true",
+    "base_path": "always the installed package",
+    "render_mode": "only with env.backend=gymnasium",
 }
-# ROMs without a game for one player.
+# ROMs without a single-player game.
 _FOR_SEVERAL_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 
 
 def _check_backend(env: EnvConfig, mode: str, where: Where) -> Iterator[Problem]:
-    """Yield what does not go together with an `env.backend` other than gymnasium."""
+    """Yield settings that do not work with an `env.backend` other than gymnasium."""
     got = f"env.backend={env.backend}"
     if env.is_external:
-        what, expected = "simulators that connect step themselves", "env.backend=gymnasium, or env.port=null"
+        what, expected = "env.backend has no effect on external simulators", "env.backend=gymnasium, or env.port=null"
         yield Problem(what, where("env.backend"), got, expected)
     if env._target_ is not None:
-        what = "env.backend is for environments of its library, and env._target_ names your own"
-        expected = "env.backend=gymnasium, or env.env: an id of that library"
+        what = "env.backend does not work with env._target_"
+        expected = "env.backend=gymnasium, or env.env with an id of that library"
         yield Problem(what, where("env.backend"), got, expected)
     if mode != "auto":
         key = "env_runners.gym_env_vectorize_mode"
-        what = f"{key} is for env.backend=gymnasium: {env.backend} steps sub-environments together in any case"
+        what = f"{key} has no effect with env.backend={env.backend}, which always steps sub-environments together"
         yield Problem(what, where(key), mode, "auto")
     for index, wrapper in enumerate(env.wrappers):
         target = str(wrapper.get("_target_"))
         if is_subclass(target, _WRAPPER_OF_ONE):
             key = f"env.wrappers.{index}"
-            what = f"{key} goes around one sub-environment, and env.backend={env.backend} steps all of them together"
+            what = f"{key} wraps a single sub-environment, but env.backend={env.backend} steps all of them together"
             yield Problem(what, where(key), target, "a gymnasium.vector.VectorWrapper, or env.wrappers=[]")
     yield from find_native_problems(env, where)
 
 
 def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
-    """Yield options that runner decides, and a game that ALE does not have.
+    """Yield options that runner sets, and unknown games of ALE.
 
     Args:
-        env: the block, with a backend other than gymnasium.
-        where: place of a key.
+        env: block with a backend other than gymnasium.
+        where: function from a key to the source of its value.
     """
     for name, value in env.env_config.items():
         if name in DECIDED:
             key = f"env.env_config.{name}"
-            what = f"{key} is no option with env.backend={env.backend}"
+            what = f"{key} cannot be set with env.backend={env.backend}"
             yield Problem(what, where(key), show_value(value), DECIDED[name])
     games = ale_games() if env.backend == "ale" else {}
     if games and env.env is not None and env.env.removeprefix("ale_py:") not in games:
@@ -216,11 +216,11 @@ def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
 
 
 def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
-    """Return that a backend has no environment of this id."""
+    """Return the problem of an unknown id."""
     name = env.env or ""
     expected = list_names(known, name, limit=8)
     return Problem(
-        f"env.backend={env.backend} has no environment {name}",
+        f"env.backend={env.backend} does not provide {name}",
         where("env.env"),
         name,
         expected,
@@ -229,7 +229,7 @@ def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
 
 
 def ale_games() -> dict[str, str]:
-    """Return the name of the ROM of each Atari game, by gymnasium's id of the game; empty without ale_py."""
+    """Return gymnasium's id -> ROM name for all Atari games; empty without ale_py."""
     spec = importlib.util.find_spec("ale_py")
     folders = spec.submodule_search_locations if spec else None
     roms = sorted(path.stem for folder in folders or () for path in Path(folder, "roms").glob("*.bin"))

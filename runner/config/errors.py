@@ -1,4 +1,4 @@
-"""Error messages: what is wrong, where, the value given, the expected value, the nearest match, and the fix."""
+"""Error messages: the problem, its place, the value given, the expected value, the nearest match, and the fix."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-# Says where the value of a dotted key comes from; None for a default.
+# Returns the source of the value of a dotted key; None for a default.
 Where = Callable[[str], str | None]
 _LINE_WIDTH = 110
 _INDENT = " " * 17
-# Fewest letters of a name that is searched for inside of other names.
+# Minimum length of a name that is searched for within other names.
 _SHORTEST_PART = 4
 
 
@@ -27,7 +27,7 @@ class Problem:
     """One mistake. Everything except `what` may be unknown.
 
     Attributes:
-        what: what is wrong, in terms of the key.
+        what: description of the problem, in terms of the key.
         where: `file:line`, the override, or the function.
         got: value given.
         expected: values that are valid.
@@ -88,7 +88,7 @@ class ConfigError(UserError):
 
 
 class RunFailure(RunnerError):
-    """The run cannot go on: one problem that only showed while it ran."""
+    """A problem that occurred during the run and ends it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -99,12 +99,12 @@ class RunFailure(RunnerError):
 
 
 class ChoiceError(ValueError):
-    """An argument that is none of its choices.
+    """An argument is not one of its choices.
 
     Args:
-        name: of the argument.
-        value: that was given.
-        choices: values that it may have.
+        name: name of the argument.
+        value: value given.
+        choices: valid values.
     """
 
     def __init__(self, name: str, value: object, choices: Sequence[str]) -> None:
@@ -112,23 +112,23 @@ class ChoiceError(ValueError):
         self._name, self._value, self._choices = name, value, choices
 
     def problem(self, block: str) -> Problem:
-        """Return the problem of the argument, which is of the block at this key."""
+        """Return the problem of the argument in the block at this key."""
         nearest = nearest_match(str(self._value), self._choices)
         return Problem(str(self), f"{block}.{self._name}", show_value(self._value), ", ".join(self._choices), nearest)
 
 
 def render_problems(problems: Sequence[Problem]) -> str:
-    """The report of all problems, a paragraph each."""
+    """Return the report of all problems, one paragraph each."""
     count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
     paragraphs = [problem.render(number) for number, problem in enumerate(problems, start=1)]
     return "\n\n".join([f"{count} in the configuration", *paragraphs])
 
 
 def nearest_match(name: str, options: Iterable[str]) -> str | None:
-    """Return the option that `name` was probably meant to be; None where nothing is close.
+    """Return the option that `name` was probably meant to be, or None if no option is similar.
 
-    It is the first option that begins with the name, else the first that contains it, else the similar option with the
-    longest part in common.
+    This is the first option that begins with the name, else the first that contains it, else the similar option with
+    the longest common part.
     """
     by_lower = {option.lower(): option for option in options}
     typed = name.lower()
@@ -136,7 +136,7 @@ def nearest_match(name: str, options: Iterable[str]) -> str | None:
         containing = [option for option in by_lower if typed in option]
         if containing:
             return by_lower[next((option for option in containing if option.startswith(typed)), containing[0])]
-    close = difflib.get_close_matches(typed, by_lower, n=max(1, len(by_lower)), cutoff=0.6)  # most alike first
+    close = difflib.get_close_matches(typed, by_lower, n=max(1, len(by_lower)), cutoff=0.6)  # most similar first
     return by_lower[max(close, key=lambda option: _common_length(typed, option))] if close else None
 
 
@@ -145,7 +145,7 @@ def _common_length(first: str, second: str) -> int:
 
 
 def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
-    """List names in alphabetical order; of more than `limit` names, the ones most similar to `near`."""
+    """List names in alphabetical order, at most the `limit` names that are most similar to `near`."""
     ordered = sorted(names)
     if len(ordered) <= limit:
         return ", ".join(ordered)
@@ -158,7 +158,7 @@ def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
 
 
 def show_value(value: object) -> str:
-    """Format a value as in YAML; text is quoted, so that "3" and 3 look different."""
+    """Format a value as in YAML; text is quoted to distinguish "3" from 3."""
     return json.dumps(value, default=str, ensure_ascii=False)
 
 

@@ -17,7 +17,7 @@ from runner.config.paths import search_dirs
 from runner.config.renamed_edits import rename_in_edits
 from runner.config.stored import set_values
 
-# Keys about how a run is made and recorded, which are not part of an experiment.
+# Keys about running and recording, which are not part of an experiment.
 _NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
 
 
@@ -25,10 +25,10 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
     """Return the YAML text of an experiment file.
 
     Args:
-        overrides: as on the command line, with `experiment=NAME` among them; overrides about how a run is made and
-            recorded are left out.
+        overrides: overrides of the command line including `experiment=NAME`; keys about running and recording are
+            omitted.
         about: description for the first comment of the file.
-        config_dir: folder with experiments and options of one's own.
+        config_dir: folder with custom experiments and options.
 
     Raises:
         ConfigError: an override cannot be read.
@@ -53,12 +53,12 @@ def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[s
 
 
 def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
-    """Overrides of single keys as nested values."""
+    """Return overrides of single keys as nested values."""
     config = OmegaConf.create({})
-    what = "an experiment file cannot take a key away"
+    what = "an experiment file cannot remove a key"
     problems = [Problem(what, line.where) for line in lines if line.parsed.is_delete()]
     edits = [line for line in lines if edit_list_of(line.key) == line.key]
-    what = "an experiment file cannot change single edits of another one's list"
+    what = "an experiment file cannot change single edits of an inherited list"
     others = [line for line in lines if line not in edits]
     problems += [Problem(what, line.where) for line in others if edit_list_of(line.key) is not None]
     problems += set_values(config, others)

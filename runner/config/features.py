@@ -1,4 +1,4 @@
-"""The blocks of features: parts of a run that follow its episodes."""
+"""Base class of feature blocks, such as `league` and `curriculum`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FeatureBlock:
-    """Base class of the blocks."""
+    """Base class of feature blocks."""
 
     @property
     def is_used(self) -> bool:
@@ -16,19 +16,19 @@ class FeatureBlock:
 
     @property
     def resets_apart(self) -> bool:
-        """Whether sub-environments are made and reset one by one."""
+        """Whether sub-environments must be created and reset one by one."""
         return False
 
     @property
     def env_settings(self) -> dict[str, Any]:
-        """Settings that the episodes of env runners depend on, also if the feature is not used."""
+        """Settings that affect the episodes of env runners, also if the feature is not used."""
         return {}
 
 
-# Name of each block -> pattern of the keys below which there are arguments of the user's classes.
+# Name of the block -> pattern of its keys with arguments of user-defined classes.
 FEATURE_BLOCKS: Mapping[str, str] = {
     "curriculum": r"curriculum\.tasks\.[^.]+\.(env_config|options)",
     "league": r"league\.fixed\.[^.]+",
 }
-# Keys whose `env_config` holds arguments of an environment.
+# Keys whose `env_config` contains arguments of an environment.
 OWNERS_OF_ENVS = ("env", r"curriculum\.tasks\.[^.]+")

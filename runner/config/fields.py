@@ -1,4 +1,4 @@
-"""`option`: a dataclass field that carries its meaning, unit and range; every check and every help text reads these."""
+"""`option`: a dataclass field with description, unit and range, which checks and help texts use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a configuration field means and which values it admits.
+    """The description and the valid values of a configuration field.
 
     `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
     `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes the value, so
-    that a checkpoint brings its own. `choices` of a block are its keys. `is_path` marks paths of files, of which local
-    ones become absolute when the configuration is read. `renamed_from` is an old name of the field, which remains an
-    alias.
+    a checkpoint contains its own. `choices` of a block are its keys. `is_path` marks paths of files; local paths become
+    absolute when the configuration is read. `renamed_from` is an old name of the field, which remains an alias.
     """
 
     meaning: str
@@ -35,7 +34,7 @@ class Option:
 
 
 def option(default: T, meaning: str | Option, **bounds: Any) -> T:
-    """A dataclass field with `default` and a description: an `Option`, or `Option(meaning, **bounds)`.
+    """Return a dataclass field with `default` and a description: an `Option`, or `Option(meaning, **bounds)`.
 
     A list or dict default is copied for each instance.
     """
@@ -47,12 +46,12 @@ def option(default: T, meaning: str | Option, **bounds: Any) -> T:
 
 
 def option_of(field: dataclasses.Field[Any]) -> Option | None:
-    """The description of a field made by `option`, None for a nested block."""
+    """Return the description of a field made by `option`; None for a nested block."""
     return field.metadata.get("option")
 
 
 def names_of(schema: type) -> Sequence[str]:
-    """The field names of a dataclass, in order."""
+    """Return the field names of a dataclass, in order."""
     return [field.name for field in dataclasses.fields(schema)]
 
 

@@ -1,4 +1,4 @@
-"""The first call of a user's object, checked against a contract; later calls cost nothing."""
+"""A check of the first call of a user-defined object against a contract, without cost for later calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _nothing(*arguments: Any, **options: Any) -> None:
 
 @dataclass(frozen=True)
 class Contract(Generic[R]):
-    """What the first call of an object must keep to.
+    """The contract of the first call of an object.
 
     Attributes:
         where: place of the call in the configuration and in its source file.
-        form: signature of the call, for messages.
-        find_problems: yields what is wrong; takes the copies that `remember` made, the result and the arguments.
-        remember: copies what the call must not change; takes the arguments.
+        form: signature of the call for messages.
+        find_problems: yields problems, given the copies of `remember`, the result and the arguments.
+        remember: copies arguments that the call must not change.
     """
 
     where: str
@@ -37,19 +37,19 @@ class FirstCall(Generic[R]):
     """A call with a check of its first result.
 
     Args:
-        call: method or object that is called.
-        contract: what it must keep to.
-        use: takes the call itself once it has passed, to call it from then on.
+        call: method or object to call.
+        contract: contract of the first call.
+        use: called with the unchecked call after the first call has passed.
     """
 
     def __init__(self, call: Callable[..., R], contract: Contract[R], use: Callable[[Callable[..., R]], None]) -> None:
         self._call, self._contract, self._use = call, contract, use
 
     def __call__(self, *arguments: Any, **options: Any) -> R:
-        """Call it and check what it did.
+        """Call the object and check the result.
 
         Raises:
-            RunFailure: it is not implemented, takes other arguments, or breaks the contract.
+            RunFailure: the call is not implemented, takes other arguments, or breaks the contract.
         """
         contract = self._contract
         before = contract.remember(*arguments, **options)
@@ -75,5 +75,5 @@ def use_checked(
     make_contract: Callable[[], Contract[R]],
     use: Callable[[Callable[..., R]], None],
 ) -> None:
-    """Let `use` take a call, with a check of its first result if its owner is user-defined."""
+    """Pass a call to `use`, with a check of its first result if its owner is user-defined."""
     use(FirstCall(call, make_contract(), use) if is_user_defined(type(owner)) else call)

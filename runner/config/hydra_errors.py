@@ -1,4 +1,4 @@
-"""Hydra's and YAML's exceptions as problems; their causes are left out, so that the rest still composes."""
+"""Conversion of Hydra's and YAML's exceptions to problems; their causes are removed so that the rest composes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.config.yaml_files import MarkedYAMLError, UnboundedYAMLError, find_d
 
 
 class Repairable(Protocol):
-    """A failed composition: its parts, and ways to go on without one of them."""
+    """A failed composition, and ways to continue without one of its parts."""
 
     dirs: list[Path]
     lines: list[OverrideLine]
@@ -30,7 +30,7 @@ class Repairable(Protocol):
 
 
 def describe_composition_error(error: Exception, composition: Repairable) -> bool:
-    """Add the problem and leave out its cause; returns False where there is no way to go on."""
+    """Add the problem and remove its cause; return False if the composition cannot continue."""
     yaml_error = _find_yaml_error(error)
     if yaml_error is not None:
         return _describe_yaml_error(yaml_error, composition)
@@ -72,7 +72,7 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
         return _describe_missing_override(group.removeprefix("experiment/"), option, composition)
     plugin = next((line for line in composition.lines if line.key == group and group.startswith("hydra/")), None)
     if plugin is not None:
-        what = f"{group} has no option {option}, or the package of this plugin is not installed"
+        what = f"unknown option {option} of {group}, or the package of this plugin is not installed"
         composition.problems.append(Problem(what, plugin.where, option))
         composition.leave_out(plugin)
         return True
@@ -86,15 +86,15 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
 
 def _describe_missing_package(composition: Repairable) -> bool:
     path = composition.experiment_files()[0]
-    what = "this experiment file lacks its first line `# @package _global_`"
+    what = "this experiment file needs the first line `# @package _global_`"
     composition.problems.append(Problem(what, f"{display_path(path)}:1"))
     return composition.leave_out_file(path)
 
 
 def _describe_missing_override(group: str, option: str, composition: Repairable) -> bool:
     path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
-    what = f"{group} is chosen already, and the experiment chooses {option} beside it"
-    composition.problems.append(Problem(what, where, f"{group}: {option}", f"- override /{group}: {option}"))
+    what = f"{group} is already chosen, so the experiment must override it"
+    composition.problems.append(Problem(what, where, f"{group}: {option}", fix=f"- override /{group}: {option}"))
     return path is not None and composition.leave_out_file(path)
 
 
@@ -104,7 +104,7 @@ def _describe_unknown_group(group: str, composition: Repairable) -> bool:
     relative = re.fullmatch(r"experiment/(\w+)(@\w+)?", group)
     if relative is not None and relative[1] in core_groups():
         nearest = f"override /{relative[1]}"
-    what = f"{group} is no group that can be overridden"
+    what = f"`{group}` is not a config group"
     composition.problems.append(Problem(what, where, group, list_names(core_groups()), nearest))
     return path is not None and composition.leave_out_file(path)
 

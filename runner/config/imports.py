@@ -18,23 +18,23 @@ def import_target(
     or_function: bool = False,
     later_bases: Callable[[], tuple[type, ...]] = tuple,
 ) -> Any:
-    """The class or function at a dotted path.
+    """Import the class or function at a dotted path.
 
     Args:
         path: `package.module.Name`.
-        where: configuration key, for the message.
-        bases: the target must be a subclass of one of these; without any, a function will do.
-        or_function: a function that makes such an object will do as well.
-        later_bases: further bases, of packages that only the target's module may import.
+        where: configuration key for the message.
+        bases: base classes, one of which the target must inherit; empty: a function is also valid.
+        or_function: whether a function that returns such an object is also valid.
+        later_bases: returns further bases of packages that only the target's module may import.
 
     Raises:
-        ConfigError: the path names nothing, or an object of another kind. A checkpoint's configuration may be somebody
-            else's: only classes of the expected kind are called with its arguments, never a function such as
+        ConfigError: the path does not exist, or is an object of another kind. The configuration of a checkpoint may be
+            untrusted: only classes of the expected kind are called with its arguments, never a function such as
             `subprocess.call`.
     """
     module_path, _, name = path.rpartition(".")
     if not module_path or module_path.split(".")[0] in sys.stdlib_module_names:
-        raise _error(f"{path!r} is no class or function of an installed package", where, path)
+        raise _error(f"{path!r} is not a class or function of an installed package", where, path)
     try:
         module = importlib.import_module(module_path)
     except ImportError as error:
@@ -42,12 +42,12 @@ def import_target(
     target = getattr(module, name, None)
     if target is None:
         public = [option for option in dir(module) if not option.startswith("_")]
-        raise _error(f"{module_path} has no {name}", where, path, nearest_match(name, public))
+        raise _error(f"{module_path} does not define {name}", where, path, nearest_match(name, public))
     bases = (*bases, *later_bases())
     is_factory = or_function and inspect.isfunction(target)
     if bases and not is_factory and not (inspect.isclass(target) and issubclass(target, bases)):
         names = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
-        raise _error(f"{path} is no subclass of {names}", where, path)
+        raise _error(f"{path} is not a subclass of {names}", where, path)
     if not callable(target):
         raise _error(f"{path} is neither a class nor a function", where, path)
     return target

@@ -1,4 +1,4 @@
-"""Metrics out of the infos of environments: the block `metrics`, its checks, and the names that it declares."""
+"""The `metrics` block (metrics from the infos of environments), its checks, and its metric names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from runner.config.schemas import ExperimentConfig
 
 PREFIX = "env_runners/"
-# What an episode's value is, out of the infos of its steps.
+# How the infos of an episode's steps become one number.
 OF_EPISODE = {
-    "episode_end": "in the info of its last step",
-    "episode_sum": "summed over its steps",
-    "episode_mean": "averaged over its steps",
-    "episode_min": "smallest of its steps",
-    "episode_max": "largest of its steps",
+    "episode_end": "from the info of the last step",
+    "episode_sum": "sum over the steps",
+    "episode_mean": "mean over the steps",
+    "episode_min": "minimum over the steps",
+    "episode_max": "maximum over the steps",
 }
 REDUCTIONS = ("mean", "median", "std", "min", "max", "sum")
 _GROUP = re.compile(r"[\w-]+", re.ASCII)
@@ -31,22 +31,22 @@ _NAME = re.compile(r"env_runners/\w+(/\w+)*", re.ASCII)
 _KEYS = ("info", "at", "reduce", "by", "histogram")
 _FORM = "{info: key, at: episode_end, reduce: mean}"
 _BY_ID = ("agent", "module")
-# Values that infos may be grouped by.
+# Types of values that group episodes.
 _Value = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class InfoMetric:
-    """A number of each finished episode, out of the infos of its steps, and how numbers of episodes become one.
+    """A metric from infos: one number per finished episode, and the reduction over episodes.
 
     Attributes:
-        name: `env_runners/...`, of the metric.
-        path: keys that lead through nested infos.
-        at: of `OF_EPISODE`.
-        reduce: of `REDUCTIONS`, or `p1` to `p99`: a percentile.
-        group: keys that lead to another info and its value at an episode's end: only such episodes count; None: all.
-        bin: it is the share of episodes with a number in [low, high), in the place of `reduce`; None: no share.
-        owner: "agent" or "module", and the id of the one whose episodes count; None: all.
+        name: name of the metric, `env_runners/...`.
+        path: keys of the number in nested infos.
+        at: key of `OF_EPISODE`.
+        reduce: one of `REDUCTIONS`, or a percentile `p1` to `p99`.
+        group: keys of another info, and the value that it must have at the end of an episode; None: all episodes.
+        bin: (low, high): the metric is the share of episodes with a number in [low, high); None: use `reduce`.
+        owner: ("agent" or "module", id) whose episodes count; None: all.
     """
 
     name: str
@@ -59,16 +59,16 @@ class InfoMetric:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is one of several metrics that an entry of the block declares, and not the first."""
+        """Whether this is an additional metric of an entry, such as a bin or a group."""
         return self.group is not None or self.bin is not None or self.owner is not None
 
     def counts(self, agent: str, module_id: str) -> bool:
-        """Return whether episodes of this agent count."""
+        """Return whether the episodes of this agent count."""
         return self.owner is None or self.owner[1] == (agent if self.owner[0] == "agent" else module_id)
 
     @property
     def meaning(self) -> str:
-        """What the metric says."""
+        """Description of the metric."""
         of_group = "" if self.group is None else f" with {'/'.join(self.group[0])} {self.group[1]}"
         of_owner = "" if self.owner is None else f" of {self.owner[0]} {self.owner[1]}"
         reduced = self.reduce if self.bin is None else f"share in [{self.bin[0]}, {self.bin[1]})"
@@ -79,7 +79,7 @@ class InfoMetric:
 def read_info_metrics(
     config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]] | None = None
 ) -> list[InfoMetric]:
-    """Return the metrics of a block without faults, each with its groups, and with each of these agents and modules."""
+    """Return the metrics of a valid block, including their groups, agents and modules."""
     found = []
     for name, block in config.metrics.items():
         every = _read(name, block)
@@ -96,7 +96,7 @@ def _read(name: str, block: Mapping[str, Any]) -> InfoMetric:
 
 
 def _bins(metric: InfoMetric, edges: Sequence[float]) -> Iterator[InfoMetric]:
-    """Yield the share below the first edge, between each two, and from the last one on."""
+    """Yield the bins below the first edge, between two edges, and above the last edge."""
     bounds = [-math.inf, *edges, math.inf] if edges else []
     for low, high in pairwise(bounds):
         name = f"{low}_to_{high}"
@@ -124,7 +124,7 @@ def _owners(agents_by_module: Mapping[str, Sequence[str]] | None) -> Iterator[tu
 
 
 def _owned(name: str, kind: str, id_: str) -> str:
-    """Return the name of the metric of one agent or module, as its returns have it."""
+    """Return the name of the metric of one agent or module, in the form of its returns."""
     return f"{PREFIX}{kind}_{name.removeprefix(PREFIX)}/{id_}"
 
 
@@ -137,77 +137,77 @@ def info_metrics(
 
 
 def _told(config: ExperimentConfig) -> dict[str, dict[str, Any]]:
-    """Return the block without faults; a faulty entry counts by its name: to ask for it is no second problem."""
+    """Return the block with valid entries; invalid ones count by name, so that using them is not reported twice."""
     named = {name: block for name, block in config.metrics.items() if _NAME.fullmatch(str(name))}
     return {name: {"info": "any"} if _fault(name, block) else block for name, block in named.items()}
 
 
 def may_be_of_agent(name: str, config: ExperimentConfig) -> bool:
-    """Return whether `env_runners/...` may be a metric of one agent or module, which only the environment knows."""
+    """Return whether `env_runners/...` may be the metric of an agent or module that only the environment knows."""
     starts = (_owned(metric, kind, "") for metric in info_metrics(config, ["env_runners"]) for kind in _BY_ID)
     return name.startswith(tuple(starts))
 
 
 def find_info_metric_problems(config: ExperimentConfig, composed: Composed, taken: set[str]) -> Iterator[Problem]:
-    """Yield what is wrong with the block `metrics`.
+    """Yield the problems of the `metrics` block.
 
     Args:
-        config, composed: of the run.
-        taken: names that metrics of the run have anyway.
+        config, composed: configuration of the run.
+        taken: names of the built-in metrics.
     """
     for name, block in config.metrics.items():
         key = f"metrics.{name}"
         if name in taken:
-            yield Problem(f"{key}: every run has a metric of this name", composed.where(key), name, "another name")
+            yield Problem(f"{key} is the name of a built-in metric", composed.where(key), name, "another name")
         elif fault := _fault(name, block):
             yield replace(fault, what=f"{key}: {fault.what}", where=composed.where(key))
     declared = [metric.name for metric in read_info_metrics(replace(config, metrics=_told(config)))]
     for name in dict.fromkeys(name for name in declared if declared.count(name) > 1):
-        what = f"metrics declares {name} twice: an entry, a bin and a group have names of their own"
+        what = f"metrics declares {name} twice (entries, bins and groups share the names)"
         yield Problem(what, composed.where("metrics"), name, "other names or values")
     if config.metrics and config.env.is_external:
-        what = "metrics are made of infos of environments that are stepped here"
-        yield Problem(what, composed.where("metrics"), "simulators that connect", "no metrics")
+        what = "metrics from infos do not work with external simulators (env.port)"
+        yield Problem(what, composed.where("metrics"), "env.port", fix="remove the block metrics, or set env.port=null")
 
 
 def _fault(name: str, block: Any) -> Problem | None:
-    """Return what is wrong with a metric; None: nothing."""
+    """Return the problem of a metric, or None."""
     if not _NAME.fullmatch(str(name)):
-        what = "the name of a metric out of infos begins with env_runners/"
-        return Problem(what, None, str(name), "env_runners/is_success and its like")
+        what = "the name of a metric from infos must begin with env_runners/"
+        return Problem(what, None, str(name), "for example env_runners/is_success")
     if not isinstance(block, dict):
-        return Problem("a metric out of infos is a block", None, show_value(block), _FORM)
+        return Problem("a metric from infos must be a block", None, show_value(block), _FORM)
     unknown = next((str(key) for key in block if key not in _KEYS), None)
     if unknown is not None:
-        return Problem(f"{unknown} is not known", None, unknown, ", ".join(_KEYS), nearest_match(unknown, _KEYS))
+        return Problem(f"{unknown} is not a known key", None, unknown, ", ".join(_KEYS), nearest_match(unknown, _KEYS))
     if not isinstance(block.get("info"), str) or not block["info"]:
-        what = "info is the key of the number in infos; slashes lead into nested ones"
+        what = "info must be the key of a number in infos, with slashes for nested infos"
         return Problem(what, None, show_value(block), _FORM)
     at, reduce = str(block.get("at", "episode_end")), str(block.get("reduce", "mean"))
     if at not in OF_EPISODE:
-        what = "at says what an episode's number is"
+        what = "at is not one of its choices"
         return Problem(what, None, at, ", ".join(OF_EPISODE), nearest_match(at, OF_EPISODE))
     return (
-        find_reduction_fault("reduce says how the numbers of episodes become one", reduce, REDUCTIONS)
+        find_reduction_fault("reduce is not one of its choices", reduce, REDUCTIONS)
         or _fault_of_edges(block.get("histogram", []))
         or _fault_of_groups(block.get("by", {}))
     )
 
 
 def _fault_of_edges(edges: Any) -> Problem | None:
-    """Return what is wrong with `histogram`; None: nothing."""
+    """Return the problem of `histogram`, or None."""
     are_numbers = isinstance(edges, list) and all(type(edge) in (int, float) and math.isfinite(edge) for edge in edges)
     if are_numbers and all(low < high for low, high in pairwise(edges)):
         return None
     return Problem(
-        "histogram lists the edges between its bins", None, show_value(edges), "[0, 10, 100]: ascending numbers"
+        "histogram must be a list of bin edges", None, show_value(edges), "ascending numbers, for example [0, 10, 100]"
     )
 
 
 def _fault_of_groups(by: Any) -> Problem | None:
-    """Return what is wrong with `by`; None: nothing."""
-    what = "by groups episodes by the values that another info has at their ends"
-    expected = "{task: [easy, hard]}: texts of letters, digits, - and _, numbers, true or false"
+    """Return the problem of `by`, or None."""
+    what = "by must map the key of an info to a list of values"
+    expected = "for example {task: [easy, hard]}; values are texts (letters, digits, - and _), numbers, true or false"
     if not isinstance(by, dict):
         return Problem(what, None, show_value(by), expected)
     for values in by.values():
@@ -218,7 +218,7 @@ def _fault_of_groups(by: Any) -> Problem | None:
             return Problem(what, None, show_value(wrong[0]), expected)
     every = [str(value) for values in by.values() for value in values]
     twice = next((value for value in every if every.count(value) > 1), None)
-    return None if twice is None else Problem(f"by: {twice} is there twice", None, show_value(by), expected)
+    return None if twice is None else Problem(f"by contains {twice} twice", None, show_value(by), expected)
 
 
 def _is_value(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The block `league`: modules that learn against players of the past and fixed ones; its rules and metrics."""
+"""The `league` block (self-play against earlier snapshots and fixed players), its rules and metrics."""
 
 from __future__ import annotations
 
@@ -15,54 +15,56 @@ from runner.config.multi_agent import find_unmapped_modules
 from runner.config.operators import ENV_RUNNERS
 from runner.config.targets import PLAYERS, Given, describe_fault, find_target_fault
 
-# Kinds of opponents, whose shares `league.opponents` has.
+# Kinds of opponents in `league.opponents`.
 LATEST, UNIFORM, PRIORITISED, FIXED = "latest", "uniform", "prioritised", "fixed"
 KINDS_OF_OPPONENTS = (LATEST, UNIFORM, PRIORITISED, FIXED)
-# Of a run dir, what its league keeps there for people to see.
+# File in the run dir with the state of the league, for people to read.
 LEAGUE_FOLDER, STANDINGS_FILE = "league", "standings.json"
 
 
 @dataclass(frozen=True)
 class LeagueConfig(FeatureBlock):
-    """Who plays against modules that learn. Only for environments with several agents, of which teams compete."""
+    """Opponents of the modules that learn. Requires an environment with competing agents or teams."""
 
-    modules: list[str] = option([], "ids of modules that learn and are snapshot; empty: there is no league")
+    modules: list[str] = option([], "ids of the learning modules, which are snapshotted; empty: no league")
     opponents: dict[str, float] = option(
         {LATEST: 0.5, PRIORITISED: 0.5},
-        "kind: share of the episodes. latest: the module itself, which learns from these, too; uniform: any snapshot; "
-        "prioritised: snapshots that are hard to beat, more often; fixed: any of `fixed`",
+        "kind: share of the episodes. latest: the module itself, which also learns from these; uniform: a random "
+        "snapshot; prioritised: preferably snapshots that are hard to beat; fixed: a random player of `fixed`",
     )
     prioritised_power: float = option(
-        2.0, "prioritised: snapshots are drawn in proportion to (1 - score against it) to this power", minimum=0
+        2.0, "prioritised: a snapshot is drawn in proportion to (1 - score against it) to this power", minimum=0
     )
     snapshot_every: int | None = option(
-        None, "env steps after which a module is snapshot; null: never by steps", unit="env steps", minimum=1
+        None, "env steps between snapshots of a module; null: no snapshots by steps", unit="env steps", minimum=1
     )
     snapshot_win_rate: float | None = option(
         None,
-        "snapshot a module that has won at least this share of its games since the last snapshot, of at least "
-        "snapshot_min_games; null: never by wins",
+        "win rate since the last snapshot at which a module is snapshotted, after at least snapshot_min_games games; "
+        "null: no snapshots by wins",
         minimum=0,
         maximum=1,
     )
     snapshot_min_games: int = option(100, "games before snapshot_win_rate counts", minimum=1)
     max_snapshots: int | None = option(
-        None, "newest snapshots of a module that are drawn; older ones stay in the table; null: all", minimum=1
+        None,
+        "number of newest snapshots per module that can be drawn; older ones stay in the table; null: all",
+        minimum=1,
     )
     opponents_at_once: int | None = option(
         4,
-        "opponents that an env runner draws for all episodes that it begins in an iteration; each acts by itself, "
-        "so that fewer are faster; null: each episode draws one",
+        "opponents that an env runner draws per iteration for all of its new episodes; fewer are faster, because each "
+        "opponent acts separately; null: every episode draws one",
         minimum=1,
     )
     fixed: dict[str, Any] = option(
         {},
-        "player: a policy file (policy.onnx, as `export` writes it), of several modules {module: policy file, ...} of "
-        "the ones it plays; or {_target_: your own Player class, its keyword arguments, ...}",
+        "player: a policy file of `runner export`; with several modules, {module: policy file, ...}; or {_target_: "
+        "Player class, keyword arguments ...}",
         is_path=True,
     )
-    train_against: list[str] = option([], "players of `fixed` that the share of fixed ones draws; empty: all of them")
-    evaluate_against: list[str] = option([], "players of `fixed` that evaluations are against; empty: all of them")
+    train_against: list[str] = option([], "players of `fixed` for training; empty: all of them")
+    evaluate_against: list[str] = option([], "players of `fixed` for evaluations; empty: all of them")
 
     @property
     def is_used(self) -> bool:
@@ -76,11 +78,11 @@ class LeagueConfig(FeatureBlock):
 
 
 def policy_files(given: Any, modules: Sequence[str]) -> dict[str, str]:
-    """Return module id -> policy file of a player of `fixed`; empty: a class plays all modules.
+    """Return module id -> policy file of a player of `fixed`; empty if the player is a class.
 
     Args:
         given: the player's value.
-        modules: of the league.
+        modules: modules of the league.
     """
     if isinstance(given, str):
         return dict.fromkeys(modules, given)
@@ -88,21 +90,21 @@ def policy_files(given: Any, modules: Sequence[str]) -> dict[str, str]:
 
 
 def evaluated_players(config: LeagueConfig) -> tuple[str, ...]:
-    """Return the players that evaluations are against."""
+    """Return the opponents of evaluations."""
     return tuple(config.evaluate_against or config.fixed)
 
 
 _PLAYER_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SPACE_GIVEN = Given(num_positional=1)  # the action space
 _SHARES: Mapping[str, str] = {
-    "win_rate": "share of games that were won",
-    "draw_rate": "share of games that neither won",
-    "loss_rate": "share of games that were lost",
+    "win_rate": "share of games won",
+    "draw_rate": "share of games drawn",
+    "loss_rate": "share of games lost",
 }
 _STANDING: Mapping[str, str] = {
-    "elo": "Elo rating of the module as it is; the first player that was played, fixed ones first, has 1000 points",
+    "elo": "Elo rating of the current module; the first opponent has 1000 points, fixed players first",
     "elo_margin": "half the width of the 95 % interval of `elo`",
-    "skill_mu": "mean of the belief about the module's skill, as TrueSkill has it; 25 at first",
+    "skill_mu": "mean of the TrueSkill belief about the module's skill; 25 initially",
     "skill_sigma": "standard deviation of this belief",
 }
 
@@ -115,12 +117,12 @@ def find_league_problems(
         return
     place = where("league")
     if not league.modules:
-        yield Problem("league is set, and league.modules names nobody who learns", place, "[]", "ids of modules")
+        yield Problem("league is set, but league.modules is empty", place, "[]", "module ids")
         return
     yield from _check_run(league, env, needs, place)
     trained = multi_agent.modules_to_train
     for module_id in [one for one in league.modules if trained is not None and one not in trained]:
-        what = "league.modules names a module that multi_agent.modules_to_train leaves out"
+        what = "league.modules contains a module that is not in multi_agent.modules_to_train"
         yield Problem(what, place, module_id, ", ".join(trained or ()))
     yield from find_unmapped_modules("league.modules", league.modules, multi_agent, where)
     yield from _check_opponents(league, where)
@@ -128,21 +130,21 @@ def find_league_problems(
         yield from _check_player(player_id, given, league, where)
     for name in ("train_against", "evaluate_against"):
         for player_id in [one for one in getattr(league, name) if one not in league.fixed]:
-            known = ", ".join(league.fixed) or "no player: league.fixed is empty"
+            known = ", ".join(league.fixed) or "league.fixed is empty"
             nearest = nearest_match(player_id, league.fixed)
-            what = f"league.{name} names no player of league.fixed"
+            what = f"league.{name} contains an unknown player"
             yield Problem(what, where(f"league.{name}"), player_id, known, nearest)
 
 
 def _check_run(league: LeagueConfig, env: EnvConfig, needs: frozenset[str], place: str | None) -> Iterator[Problem]:
     name = ", ".join(league.modules)
     if env.is_external:
-        what = "a league needs environments that are stepped here, simulators step themselves"
+        what = "a league does not work with external simulators (env.port)"
         yield Problem(what, place, name, "[]")
     elif ENV_RUNNERS not in needs:
-        yield Problem("a league needs a plan that samples, this one learns from recorded data", place, name, "[]")
+        yield Problem("a league needs a plan that samples; this plan learns from recorded data", place, name, "[]")
     elif env.env is not None:
-        what = f"a league needs several agents, {env.env} has a single one"
+        what = f"a league needs several agents; {env.env} has a single agent"
         yield Problem(what, place, name, "env._target_: a MultiAgentEnv class")
 
 
@@ -154,11 +156,11 @@ def _check_opponents(league: LeagueConfig, where: Where) -> Iterator[Problem]:
             nearest = nearest_match(kind, KINDS_OF_OPPONENTS)
             yield Problem(f"{key} has an unknown kind", place, kind, ", ".join(KINDS_OF_OPPONENTS), nearest)
         elif share < 0:
-            yield Problem(f"{key}.{kind} is no share", place, show_value(share), "a number of 0 or more")
+            yield Problem(f"{key}.{kind} is not a valid share", place, show_value(share), "a number of at least 0")
     if not any(share > 0 for share in league.opponents.values()):
-        yield Problem(f"{key} has no kind with a share above 0", where(key), show_value(league.opponents))
+        yield Problem(f"{key} needs at least one share above 0", where(key), show_value(league.opponents))
     if league.opponents.get(FIXED) and not league.fixed:
-        what = f"{key}.{FIXED} has a share, and league.fixed has no player"
+        what = f"{key}.{FIXED} has a share, but league.fixed is empty"
         given = show_value(league.opponents[FIXED])
         yield Problem(what, where(f"{key}.{FIXED}"), given, "0, or players in league.fixed")
 
@@ -167,24 +169,26 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, where: Where
     key = f"league.fixed.{player_id}"
     place = where(key)
     if not _PLAYER_ID.fullmatch(player_id):
-        yield Problem(f"{key}: a player's name becomes part of metrics", place, player_id, "letters, digits, _ and -")
+        yield Problem(
+            f"{key}: the name of a player becomes part of metric names", place, player_id, "letters, digits, _ and -"
+        )
     stem, _, number = player_id.rpartition("-")
     if player_id in league.modules or (stem in league.modules and number.isdigit()):
-        yield Problem(f"{key} is the name of a module, or of a snapshot of it", place, player_id, "another name")
+        yield Problem(f"{key} is already the name of a module or snapshot", place, player_id, "another name")
     files = {module_id: "POLICY.onnx" for module_id in league.modules}
-    of_files = "policy.onnx" if len(files) == 1 else f"policy files of modules that it plays: {show_value(files)}"
+    of_files = "policy.onnx" if len(files) == 1 else f"policy files of its modules: {show_value(files)}"
     expected = f"{of_files}, or {{_target_: package.module.Player, argument: value, ...}}"
     if isinstance(given, str):
         if len(files) > 1:
-            what = f"{key}: a policy file was trained for one module's part, and the league has several modules"
+            what = f"{key}: a single policy file cannot play several modules"
             yield Problem(what, place, given, expected)
         return
     if not isinstance(given, dict) or not given or not all(isinstance(one, str) for one in _files_or_target(given)):
-        yield Problem(f"{key} is no player", place, show_value(given), expected)
+        yield Problem(f"{key} is not a valid player", place, show_value(given), expected)
         return
     if "_target_" not in given:
         for name in [str(name) for name in given if name not in files]:
-            what = f"{key} has a policy file for a module that league.modules does not name"
+            what = f"{key} has a policy file for a module that is not in league.modules"
             yield Problem(what, where(f"{key}.{name}"), name, ", ".join(files), nearest_match(name, files))
         return
     arguments = [str(name) for name in given if name != "_target_"]
@@ -198,17 +202,15 @@ def _files_or_target(given: Mapping[str, Any]) -> list[Any]:
 
 
 def league_metrics(league: LeagueConfig, evaluation: EvaluationConfig) -> dict[str, str]:
-    """Return metric -> meaning of the league, if there is one."""
+    """Return metric -> meaning; empty without a league."""
     if not league.modules:
         return {}
     names = {"league/num_players": "fixed players and snapshots so far"}
-    of_module = dict(_STANDING) | {
-        name: f"{meaning}, in this iteration's training" for name, meaning in _SHARES.items()
-    }
+    of_module = dict(_STANDING) | {name: f"{meaning} in this iteration's training" for name, meaning in _SHARES.items()}
     for module_id in league.modules:
         names |= {f"league/{module_id}/{name}": meaning for name, meaning in of_module.items()}
     if evaluation.evaluation_interval is not None:
         for player_id in evaluated_players(league):
             for name, meaning in _SHARES.items():
-                names[f"evaluation/league/{player_id}/{name}"] = f"{meaning} against this player, in evaluations"
+                names[f"evaluation/league/{player_id}/{name}"] = f"{meaning} against this player in evaluations"
     return names

@@ -1,4 +1,4 @@
-"""Every metric that a run can report, with its meaning; `stop`, `checkpoint.metric` and the docs are checked by it."""
+"""All metrics that a run can report, with their meanings; `stop`, `checkpoint.metric` and the docs use them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _ASYNC_METRICS: Mapping[str, str] = {
 
 _RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments that failed and were restarted so far"}
 
-QUARANTINED = "rllink/quarantined/"  # and the name of a client
+QUARANTINED = "rllink/quarantined/"  # followed by the name of a client
 _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_clients": "connected simulators",
     "rllink/weights_seq_no": "number of the newest weights, summed over servers",
@@ -139,7 +139,7 @@ _LEARNER_METRICS: Mapping[str, str] = {
     "alpha_prime_value": "Lagrange multiplier of the conservative term; 1 without lagrangian",
     "qf_mean": "mean Q of recorded or replayed actions",
     "vf_mean": "mean value of the recorded observations",
-    "logp_mean": "mean log probability of the policy's own actions",
+    "logp_mean": "mean log probability of the policy's actions",
     "mean_weight": "mean weight of the recorded actions' log probabilities",
     "squared_advantages": "mean squared advantage",
     "moving_average_sqd_adv_norm": "moving average of squared advantages; its root divides the advantages",
@@ -147,7 +147,7 @@ _LEARNER_METRICS: Mapping[str, str] = {
     "num_minibatch_updates": "gradient steps in this iteration",
 }
 
-# Metrics of each optimiser, whose name stands in the braces.
+# Metrics of each optimiser; the braces are replaced by its name.
 _OPTIMIZER_METRICS: Mapping[str, str] = {
     "{}_optimizer_learning_rate": "learning rate of this update",
     "gradients_{}_optimizer_global_norm": "gradient norm before clipping, mean over minibatches",
@@ -169,10 +169,10 @@ def producible_metrics(
 
     Args:
         config: the experiment.
-        agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
-        reported: metric -> meaning of what connectors report; None: read it from the source of the connectors.
+        agents_by_module: module id -> its agents, in environments with several agents; None: unknown.
+        reported: metric -> meaning for connectors; None: read from the source of the connectors.
 
-    What callbacks and operators report is read from their source.
+    Metrics of callbacks and operators are read from their source.
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
     needs = needs_of(config)
@@ -217,7 +217,7 @@ def producible_metrics(
 
 
 def _env_metrics(config: ExperimentConfig) -> Mapping[str, str]:
-    """Return the metrics of the environments that env runners step, or of the simulators that connect."""
+    """Return the metrics of environments or external simulators."""
     if config.env.is_external:
         return _EXTERNAL_METRICS
     return _RESTART_METRICS if config.env_runners.restart_failed_sub_environments else {}
@@ -260,15 +260,15 @@ def check_metric_names(
     reported: Mapping[str, str],
     of_callbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check what `stop`, the checkpoint rule and sweeps name, once agents are known.
+    """Check the metrics of `stop`, the checkpoint rule and sweeps when the agents are known.
 
-    Metrics of operators that cannot be read are left to `check_operator_metrics`.
+    `check_operator_metrics` checks metrics of operators whose source cannot be analysed.
 
     Args:
         config: the experiment.
-        agents_by_module: module id -> its agents, in environments with several.
-        reported: metric -> meaning of what the connectors of the run report.
-        of_callbacks: the same of its callbacks.
+        agents_by_module: module id -> its agents, in environments with several agents.
+        reported: metric -> meaning for the connectors of the run.
+        of_callbacks: metric -> meaning for the callbacks of the run.
 
     Raises:
         ConfigError: no part of the run produces a metric.
@@ -278,11 +278,11 @@ def check_metric_names(
 
 
 def check_operator_metrics(config: ExperimentConfig, of_operators: Mapping[str, str]) -> None:
-    """Check what `stop`, the checkpoint rule and sweeps name of the plan, once its operators are made.
+    """Check metrics of the plan in `stop`, the checkpoint rule and sweeps when the operators exist.
 
     Args:
         config: the experiment.
-        of_operators: metric -> meaning of what they report.
+        of_operators: metric -> meaning for the operators.
 
     Raises:
         ConfigError: no operator reports a metric.
@@ -291,7 +291,7 @@ def check_operator_metrics(config: ExperimentConfig, of_operators: Mapping[str, 
 
 
 def _named_metrics(config: ExperimentConfig) -> list[tuple[str, str]]:
-    """Return key and metric of all that is named."""
+    """Return key and metric of all references."""
     named = [(f"stop.{name}", name) for name in config.stop]
     return [
         *named,
@@ -302,7 +302,7 @@ def _named_metrics(config: ExperimentConfig) -> list[tuple[str, str]]:
 
 def _refuse_unknown(named: Sequence[tuple[str, str]], known: Mapping[str, str]) -> None:
     problems = [
-        Problem(f"no part of this run produces the metric {name}", key, name, nearest=nearest_match(name, known))
+        Problem(f"this run does not produce the metric {name}", key, name, nearest=nearest_match(name, known))
         for key, name in named
         if name not in known
     ]

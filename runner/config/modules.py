@@ -1,4 +1,4 @@
-"""Rules of the `module` block: its class, memory, filters, and options of modules with a Q for each action."""
+"""Rules of the `module` block: class, memory, filters, and options of modules with one Q per action."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from runner.config.targets import MODULES, find_target_problems
 
 
 def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with the class of the module, its memory and its filters."""
+    """Yield problems of the class of the module, its memory and its filters."""
     yield from find_target_problems("module._target_", module._target_, where, kinds=MODULES)
     if module.use_lstm and module.use_gru:
         place = where("module.use_gru") or where("module.use_lstm")
-        yield Problem("module.use_lstm and module.use_gru are both true", place, "true and true", "one of them")
+        yield Problem("module.use_lstm and module.use_gru are both true", place, "true and true", "only one of them")
     key = "module.conv_filters"
     for number, conv_filter in enumerate(module.conv_filters or ()):
         if len(conv_filter) != 3 or min(conv_filter) < 1:
             expected = "[out_channels, kernel, stride], integers >= 1"
-            yield Problem(f"{key}[{number}] is no filter", where(key), show_value(conv_filter), expected)
+            yield Problem(f"{key}[{number}] is not a valid filter", where(key), show_value(conv_filter), expected)
 
 
 def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield options of modules that contradict each other, or that the algorithm does not learn with."""
+    """Yield options of modules that contradict each other, or that the algorithm does not support."""
     of_modules = {
         f"multi_agent.modules.{id_}": (_with_overrides(config.module, values), config.algorithm_of(id_))
         for id_, values in config.multi_agent.modules.items()
@@ -42,20 +42,20 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
             yield Problem(f"{key}.{name}: {what}", place, got, expected)
 
 
-# Option -> its default, and algorithms that learn with another value.
+# Option -> its default, and algorithms that support other values.
 _LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
     "q_distribution": ("none", "dqn or tqc"),
     "noisy": (False, "dqn"),
     "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
 }
-# Name of the option, what is wrong, got, allowed.
+# Name of the option, problem, got, expected.
 _Fault = tuple[str, str, str, str]
 
 
 def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
     for name, (default, algorithms) in _LEARNED_BY_SOME.items():
         if getattr(module, name) != default and name not in algorithm.module_options:
-            what = f"{algorithm.loss.rpartition('.')[2]} does not learn with it"
+            what = f"{algorithm.loss.rpartition('.')[2]} does not support it"
             yield name, what, show_value(getattr(module, name)), f"{show_value(default)}, or algorithm={algorithms}"
 
 
@@ -64,23 +64,23 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
     if kind != "none" and module.num_atoms < 2:
         yield (
             "num_atoms",
-            f"a {kind} distribution has several",
+            f"a {kind} distribution needs several",
             show_value(module.num_atoms),
-            "2 or more, for example 51",
+            ">= 2, for example 51",
         )
     if kind == "none" and module.num_atoms > 1:
-        what = "module.q_distribution is none, so that Q is one number"
+        what = "module.q_distribution=none has one number per action"
         yield "num_atoms", what, show_value(module.num_atoms), "1, or module.q_distribution=categorical or quantile"
     if kind == "categorical" and (v_min is None or v_max is None or v_min >= v_max):
-        what = "a categorical distribution is of returns from module.v_min to module.v_max"
-        yield "v_min", what, f"v_min {show_value(v_min)}, v_max {show_value(v_max)}", "two numbers, v_min < v_max"
+        what = "a categorical distribution needs module.v_min < module.v_max"
+        yield "v_min", what, f"v_min {show_value(v_min)}, v_max {show_value(v_max)}", "numbers with v_min < v_max"
     for name, value in {"v_min": v_min, "v_max": v_max}.items():
         if kind != "categorical" and value is not None:
-            what = f"only a categorical distribution has bounds, and module.q_distribution is {kind}"
+            what = f"it has no effect with module.q_distribution={kind}"
             yield name, what, show_value(value), "null, or module.q_distribution=categorical"
     yield from _find_in_ensembles(module, algorithm)
     if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
-        what = "algorithm.td_error_loss_fn mse is for a Q that is one number"
+        what = "algorithm.td_error_loss_fn=mse does not work with distributions of returns"
         yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"
 
 
@@ -88,21 +88,19 @@ def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iter
     if isinstance(algorithm, SACConfig):
         num_drawn = algorithm.num_target_critics
         if num_drawn is not None and num_drawn > module.num_critics:
-            what = f"algorithm.num_target_critics draws {num_drawn} of them"
-            yield "num_critics", what, show_value(module.num_critics), f"{num_drawn} or more"
+            what = f"algorithm.num_target_critics is {num_drawn}"
+            yield "num_critics", what, show_value(module.num_critics), f">= {num_drawn}"
     if isinstance(algorithm, TQCConfig):
         num_dropped = algorithm.top_quantiles_to_drop_per_net
         if module.q_distribution != "quantile":
             yield "q_distribution", "TQC learns quantiles", module.q_distribution, "quantile, as in module=tqc"
         elif num_dropped >= module.num_atoms:
-            what = (
-                f"algorithm.top_quantiles_to_drop_per_net leaves out {num_dropped} of each Q function, so none is left"
-            )
-            yield "num_atoms", what, show_value(module.num_atoms), f"{num_dropped + 1} or more"
+            what = f"algorithm.top_quantiles_to_drop_per_net={num_dropped} would drop all quantiles"
+            yield "num_atoms", what, show_value(module.num_atoms), f">= {num_dropped + 1}"
 
 
 def _with_overrides(module: ModuleConfig, values: Mapping[str, Any]) -> ModuleConfig:
-    """Return the block with the overrides that are valid by themselves; another check tells of the others."""
+    """Return the block with the valid overrides; another check reports the invalid ones."""
     given = [name for name in typed_fields(ModuleConfig) if name in values]
     valid = {name: values[name] for name in given if check_field(ModuleConfig, name, values[name], name, None) is None}
     return dataclasses.replace(module, **valid)

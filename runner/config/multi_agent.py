@@ -1,4 +1,4 @@
-"""Rules of the `multi_agent` block and of `connectors.modules`: the mapping, and what modules override."""
+"""Rules of the `multi_agent` block and of `connectors.modules`: the mapping, and overrides of modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.config.targets import (
     find_target_problems,
 )
 
-# Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
+# Fields with dotted paths, and fields of the algorithm that all modules of a run share.
 _PATHS = {"_target_": MODULES, "loss": LOSSES}
 _SHARED = ("schema", *AlgorithmConfig.of_run)
 _MODULES_GIVEN = Given(num_positional=1)  # the modules
@@ -41,7 +41,7 @@ def find_multi_agent_problems(
         return
     if env.env is not None:
         what = f"multi_agent is set, but {env.env} has a single agent"
-        yield Problem(what, where("multi_agent"), None, "env._target_: a MultiAgentEnv class")
+        yield Problem(what, where("multi_agent"), fix="set env._target_ to a MultiAgentEnv class")
     yield from _check_mapping(block.agent_to_module, where)
     if block.multi_rl_module is not None:
         yield from _check_multi_rl_module(block, block.multi_rl_module, env, algorithms, where)
@@ -55,8 +55,8 @@ def find_multi_agent_problems(
         yield from _check_overrides(key, values, _algorithm_of(module_id, algorithms), where)
     if block.modules_to_train == []:
         place = where("multi_agent.modules_to_train")
-        expected = f"null for all, or some of {', '.join(block.declared_module_ids) or 'the modules'}"
-        yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", place, "[]", expected)
+        expected = f"null for all, or a list of {', '.join(block.declared_module_ids) or 'module ids'}"
+        yield Problem("multi_agent.modules_to_train is empty", place, "[]", expected)
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -80,17 +80,17 @@ def _check_multi_rl_module(
         f"{key}._target_", block["_target_"], where, arguments, MULTI_MODULES, _MODULES_GIVEN
     )
     if env.is_external:
-        what = f"{key}: simulators that step themselves act with each module by itself"
-        yield Problem(what, where(key), str(block["_target_"]), "null, or an environment that is stepped here")
+        what = f"{key} does not work with external simulators (env.port)"
+        yield Problem(what, where(key), str(block["_target_"]), "null, or env.port=null")
     for name in [name for name in algorithms if name != "algorithm"]:
-        what = f"{name}: one optimiser steps all modules of {key}"
-        yield Problem(what, where(name), show_value(algorithms[name].schema), "no algorithm of its own")
+        what = f"{name} has no effect, because one optimiser updates all modules of {key}"
+        yield Problem(what, where(name), show_value(algorithms[name].schema), fix=f"remove {name}")
     stepped = ("optimizer", "grad_clip", *algorithms["algorithm"].optimizers.values())
     for module_id, fields in multi_agent.algorithm_config_overrides_per_module.items():
         for name in fields:
             if name in stepped:
                 override = f"multi_agent.algorithm_config_overrides_per_module.{module_id}.{name}"
-                what = f"{override}: one optimiser steps all modules of {key}"
+                what = f"{override} has no effect, because one optimiser updates all modules of {key}"
                 yield Problem(what, where(override), show_value(fields[name]), f"algorithm.{name}")
 
 
@@ -106,7 +106,7 @@ def find_module_edit_problems(
             yield from find_edit_problems(key, edits, where)
             if pipeline not in PIPELINES:
                 nearest = nearest_match(pipeline, PIPELINES)
-                yield Problem(f"{key} is no pipeline", where(key), pipeline, ", ".join(PIPELINES), nearest)
+                yield Problem(f"{key} is not a pipeline", where(key), pipeline, ", ".join(PIPELINES), nearest)
 
 
 def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem]:
@@ -118,14 +118,14 @@ def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:
-            what = f"{key}.{pattern} is no module id"
+            what = f"{key}.{pattern} is not a valid module id"
             yield Problem(what, where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
 
 
 def find_unmapped_modules(
     key: str, module_ids: Iterable[str], multi_agent: MultiAgentConfig, where: Where
 ) -> Iterator[Problem]:
-    """Yield modules that no entry of the mapping leads to; only the environment tells whether an entry fits."""
+    """Yield modules without an entry in the mapping; only the environment shows whether entries match agents."""
     mapping = multi_agent.agent_to_module
     if "_target_" in mapping:
         return
@@ -133,7 +133,7 @@ def find_unmapped_modules(
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
-            what = f"{key} names {module_id}, a module that acts for no agent"
+            what = f"{key} contains {module_id}, a module without agents"
             place = where(f"{key}.{module_id}") or where(key)
             yield Problem(what, place, module_id, ", ".join(known), nearest_match(module_id, known))
 
@@ -145,12 +145,12 @@ def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Whe
     for field in [field for field in typed_fields(schema) if field in values]:
         name, value = f"{key}.{field}", values[field]
         if field in _SHARED:
-            yield Problem(f"{name}: all modules share this field", where(name), None, f"algorithm.{field}")
+            yield Problem(f"{name} cannot be set per module", where(name), fix=f"set algorithm.{field}")
         elif field == "optimizer" and isinstance(value, Mapping):
             yield from _check_optimizer(name, value, block.optimizer, where)
         elif (problem := check_field(schema, field, value, name, where(name))) is not None:
             yield problem
-        elif field in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
+        elif field in _PATHS and schema is not OptimizerConfig:  # another check handles its class
             yield from find_target_problems(name, str(value), where, kinds=_PATHS[field])
         elif field in OF_ALGORITHM.values():
             yield from find_edit_problems(name, added_up((), value), where)

@@ -13,7 +13,7 @@ from runner.config.fields import names_of, option
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 
 EVAL_LOSS = "eval_loss"
-# Method -> its name; `runner.offline.evaluation.policy_evaluation.METHODS` implements each.
+# Method -> its name. `runner.offline.evaluation.policy_evaluation.METHODS` implements them.
 OFF_POLICY_METHODS: Mapping[str, str] = {
     "is": "importance sampling",
     "wis": "weighted importance sampling",
@@ -29,31 +29,31 @@ NUM_EPISODES = f"{PREFIX}num_episodes"
 TIMER = "timers/offline_evaluation"
 
 _KEY = "evaluation.offline_evaluation_"
-# Fields of the module block about a network that encodes observations.
+# Fields of the module block for the encoder of observations.
 _NETWORK_FIELDS = [name for name in names_of(ModuleConfig) if name.startswith(("fcnet_", "conv_"))]
 
 
 @dataclass(frozen=True)
 class FittedQConfig:
-    """How the action values of `dm`, `dr` and `wdr` are fitted."""
+    """Options of the fitted action values of `dm`, `dr` and `wdr`."""
 
-    lr: float = option(1e-3, "learning rate at the start; it falls linearly to 0", above=0)
+    lr: float = option(1e-3, "initial learning rate, which decreases linearly to 0", above=0)
     batch_size: int = option(256, "rows of a minibatch", unit="steps", minimum=1)
-    num_updates: int = option(10_000, "gradient steps, for each fold", unit="updates", minimum=1)
-    target_update_period: int = option(20, "gradient steps between two Q_k", unit="updates", minimum=1)
+    num_updates: int = option(10_000, "gradient steps per fold", unit="updates", minimum=1)
+    target_update_period: int = option(20, "gradient steps between updates of the target", unit="updates", minimum=1)
     num_action_samples: int = option(
-        8, "actions that an expectation over the policy is sampled with (Discrete actions: exact)", minimum=1
+        8, "sampled actions per expectation over the policy (exact for Discrete actions)", minimum=1
     )
     num_folds: int = option(
         2,
-        "folds of episodes; the values of a fold come from a fit to the others (1: one fit to all gives all values)",
+        "cross-fitting folds of episodes; the values of a fold come from a fit to the others (1: one fit to all data)",
         minimum=1,
     )
     network: ModuleConfig = field(default_factory=lambda: ModuleConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu"))
 
 
 def evaluation_types(evaluation: EvaluationConfig) -> list[str]:
-    """Return the types of evaluation on held-out data, each once."""
+    """Return the types of evaluation on held-out data without duplicates."""
     given = evaluation.offline_evaluation_type
     return list(dict.fromkeys([given] if isinstance(given, str) else given))
 
@@ -64,7 +64,7 @@ def off_policy_methods(evaluation: EvaluationConfig) -> list[str]:
 
 
 def fitted_q_config(values: Mapping[str, Any]) -> FittedQConfig:
-    """Convert `offline_evaluation_q_model_config`, checked before; fields that it does not name have their defaults."""
+    """Convert a checked `offline_evaluation_q_model_config`; missing fields get their defaults."""
     default = FittedQConfig()
     fitting = {name: value for name, value in values.items() if name != "network"}
     network = replace(default.network, **convert_fields(ModuleConfig, values.get("network", {})))
@@ -76,26 +76,29 @@ def offline_evaluation_metrics(evaluation: EvaluationConfig, agents: Sequence[st
 
     Args:
         evaluation: the block.
-        agents: which are evaluated each alone, in environments with several.
+        agents: agents that are evaluated separately, in environments with several agents.
     """
     if evaluation.offline_evaluation_input_ is None or evaluation.offline_evaluation_interval is None:
         return {}
-    names = {"num_episodes": "held-out episodes", "num_env_steps": "their env steps"}
+    names = {"num_episodes": "held-out episodes", "num_env_steps": "env steps of the held-out episodes"}
     methods = off_policy_methods(evaluation)
     if EVAL_LOSS in evaluation_types(evaluation):
-        names[EVAL_LOSS] = "the algorithm's loss on held-out data, mean over their env steps"
+        names[EVAL_LOSS] = "mean loss of the algorithm over the held-out env steps"
     if methods:
-        names["discounted_return_mean"] = "mean discounted return of the held-out episodes as they were recorded"
+        names["discounted_return_mean"] = "mean discounted return of the held-out episodes as recorded"
     for method in methods:
         names[method] = f"expected discounted return of the policy, estimated by {OFF_POLICY_METHODS[method]}"
         names[f"{method}_low"] = f"lower end of its {100 * evaluation.offline_evaluation_level:g}% bootstrap interval"
         names[f"{method}_high"] = "upper end of this interval"
-        names[f"{method}_effective_sample_size"] = "episodes that the estimate rests on (Kish)"
+        names[f"{method}_effective_sample_size"] = "effective number of episodes of the estimate (Kish)"
     of_agents = {f"{agent}/{name}": f"{agent}: {meaning}" for agent in agents for name, meaning in names.items()}
     if agents:
-        names = {"num_episodes": "held-out episodes of all agents", "num_env_steps": "their steps"}
+        names = {
+            "num_episodes": "held-out episodes of all agents",
+            "num_env_steps": "steps of all agents in the held-out episodes",
+        }
     meanings = {f"{PREFIX}{name}": meaning for name, meaning in {**names, **of_agents}.items()}
-    return meanings | {TIMER: "seconds this iteration spent in evaluation on held-out data"}
+    return meanings | {TIMER: "seconds of the evaluation on held-out data in this iteration"}
 
 
 def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
@@ -103,7 +106,7 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
     evaluation = config.evaluation
     if evaluation.offline_evaluation_input_ is None and evaluation.offline_evaluation_interval is not None:
         key = f"{_KEY}interval"
-        what = f"{key} is set, but no held-out data are named"
+        what = f"{key} is set, but there is no held-out data"
         got = str(evaluation.offline_evaluation_interval)
         yield Problem(what, where(key), got, f"null, or {_KEY}input_=PATH")
     types, key = evaluation_types(evaluation), f"{_KEY}type"
@@ -112,7 +115,7 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
         yield Problem(f"{key} is empty", where(key), "[]", expected)
     for name in types:
         if name not in EVALUATION_TYPES:
-            what = f"{key} has no {name}"
+            what = f"{key} does not have a type {name}"
             yield Problem(what, where(key), name, expected, nearest_match(name, EVALUATION_TYPES))
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
     yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, where)
@@ -121,7 +124,7 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
 def _find_block_problems(
     schema: type[Any], names: Sequence[str], values: Any, key: str, where: Where
 ) -> Iterator[Problem]:
-    """Yield the problems of a block with some of the fields of a schema."""
+    """Yield the problems of a block with a subset of the fields of a schema."""
     if not isinstance(values, dict):
         yield Problem(f"{key} must be a block", where(key), show_value(values), ", ".join(names))
         return

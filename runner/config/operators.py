@@ -1,7 +1,6 @@
-"""Operators of execution plans: for each its options, the items that it takes and gives, and the parts it needs.
+"""Operators of execution plans: their options, the items that they take and give, and the parts that they need.
 
-The operators themselves, in `runner/plans`, are made from these blocks. Nothing here imports torch or ray, so that a
-plan is checked and drawn before they are.
+`runner/plans` implements the operators. This module imports neither torch nor Ray, so plans are checked early.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ GRADIENTS = "Gradients"
 TRAIN_RESULT = "TrainResult"
 ITEMS = (EXPERIENCES, RECORDED_BATCHES, GRADIENTS, TRAIN_RESULT)
 
-# Parts that operators work with.
+# Parts of the run that operators use.
 ENV_RUNNERS = "env_runners"
 RECORDED_DATA = "recorded_data"
 LEARNERS = "learners"
@@ -32,14 +31,14 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class OperatorConfig:
-    """Base of the options of an operator of the package; the class without `Config` has the operator's name.
+    """Base class of the options of built-in operators; the operator has the name of the class without `Config`.
 
     Custom operators declare `takes`, `gives` and `needs` in their own class.
 
     Attributes:
-        takes: items that it can take. Empty means that it is a source, which begins a plan.
-        gives: items that it returns. None means the items that it takes.
-        needs: parts of the run that it works with.
+        takes: types of items that the operator accepts. Empty: a source, which begins a plan.
+        gives: types of items that it returns. None: the items that it takes.
+        needs: parts of the run that it uses.
     """
 
     takes: ClassVar[tuple[str, ...]] = ()
@@ -49,20 +48,19 @@ class OperatorConfig:
 
 @dataclass(frozen=True)
 class AsyncRequestsConfig(OperatorConfig):
-    """Base of operators that ask env runners while the plan goes on."""
+    """Base class of operators that send requests to env runners while the plan continues."""
 
-    num_async: int = option(1, "requests in flight for each env runner", minimum=1)
+    num_async: int = option(1, "requests in flight per env runner", minimum=1)
     max_weights_lag: int | None = option(
         None,
-        "an answer is waited for before others are taken once so many updates were made since it was asked for; "
-        "null: however many",
+        "updates after which the plan waits for an outstanding answer before it takes others; null: no limit",
         unit="updates",
         minimum=0,
     )
     deterministic: bool = option(
         False,
-        "take answers in the order in which they were asked for, so that a run gives the same numbers in one process "
-        "and on Ray, and after a kill; a slow env runner is waited for",
+        "take answers in the order of their requests, so that a run gives the same numbers in one process, on Ray, and "
+        "after a kill; the plan waits for slow env runners",
     )
 
     needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)
@@ -70,12 +68,12 @@ class AsyncRequestsConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class ParallelRolloutsConfig(AsyncRequestsConfig):
-    """Let all env runners sample; `num_async`, `max_weights_lag` and `deterministic` are for mode async."""
+    """Sample with all env runners; `num_async`, `max_weights_lag` and `deterministic` apply to mode async."""
 
     mode: str = option(
         "bulk_sync",
-        "bulk_sync: one item a round, joined when all runners have sampled; raw: the same unjoined, an item for each "
-        "runner; async: each runner's samples as soon as they are ready",
+        "bulk_sync: one item per round with the samples of all runners; raw: one item per round and runner; async: the "
+        "samples of each runner as soon as they are ready",
         choices=("bulk_sync", "raw", "async"),
     )
 
@@ -92,18 +90,18 @@ class ReadRecordedConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class AsyncGradientsConfig(AsyncRequestsConfig):
-    """Let env runners compute gradients on their own samples, and give each gradient as soon as it is ready."""
+    """Compute gradients on env runners from their own samples, and return each gradient when it is ready."""
 
     gives: ClassVar[tuple[str, ...] | None] = (GRADIENTS,)
 
 
 @dataclass(frozen=True)
 class ConcatBatchesConfig(OperatorConfig):
-    """Join experiences until they are a train batch."""
+    """Concatenate experiences until they fill a train batch."""
 
     min_env_steps: int | str = option(
         "auto",
-        "env steps of a joined item at least; auto: of the train batch of all learners",
+        "minimum env steps of an item; auto: the train batch of all learners",
         minimum=1,
         choices=("auto",),
     )
@@ -113,7 +111,7 @@ class ConcatBatchesConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class CompleteEpisodesConfig(OperatorConfig):
-    """Hold back the steps of episodes that have not ended, and give whole episodes."""
+    """Hold back the steps of unfinished episodes, and return complete episodes."""
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
     needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)  # whose episodes it waits for
@@ -121,16 +119,16 @@ class CompleteEpisodesConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class SelectExperiencesConfig(OperatorConfig):
-    """Keep the experiences of some modules; an item without any is dropped."""
+    """Keep the experiences of some modules; drop items that contain none."""
 
-    modules: list[str] = option([], "ids of these modules")
+    modules: list[str] = option([], "ids of the modules to keep")
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
 
 
 @dataclass(frozen=True)
 class StandardizeFieldsConfig(OperatorConfig):
-    """Shift and scale columns of each module's experiences to mean 0 and standard deviation 1."""
+    """Standardise columns of each module's experiences to mean 0 and standard deviation 1."""
 
     fields: list[str] = option(["rewards"], "step columns of floats: rewards, or extra model outputs")
 
@@ -139,7 +137,7 @@ class StandardizeFieldsConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class BufferConfig(OperatorConfig):
-    """Base of operators that work with a replay buffer."""
+    """Base class of operators that use a replay buffer."""
 
     buffer: str = option("replay", "name of the buffer in algorithm.replay_buffers")
 
@@ -148,45 +146,45 @@ class BufferConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class StoreToReplayBufferConfig(BufferConfig):
-    """Write experiences to a replay buffer, and give them on."""
+    """Store experiences in a replay buffer, and return them."""
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
 
 
 @dataclass(frozen=True)
 class ReplayConfig(BufferConfig):
-    """Give experiences that are sampled from a replay buffer; wait until it holds enough."""
+    """Sample experiences from a replay buffer; wait until it contains enough."""
 
     num_env_steps: int | str = option(
-        "auto", "env steps of an item; auto: the train batch of all learners", minimum=1, choices=("auto",)
+        "auto", "env steps per item; auto: the train batch of all learners", minimum=1, choices=("auto",)
     )
-    learning_starts: int = option(0, "env steps that the buffer holds before the first item", minimum=0)
+    learning_starts: int = option(0, "env steps in the buffer before the first item", minimum=0)
 
     gives: ClassVar[tuple[str, ...] | None] = (EXPERIENCES,)
 
 
 @dataclass(frozen=True)
 class MixInReplayConfig(BufferConfig):
-    """Write experiences to a replay buffer, give them on, and after them some that were written before."""
+    """Store experiences, then return them followed by replayed experiences."""
 
-    replay_proportion: float = option(1.0, "replayed items for each item; fractions add up", minimum=0)
-    store: bool = option(True, "write the experiences to the buffer; false: its own are mixed in only")
+    replay_proportion: float = option(1.0, "replayed items per item; fractions accumulate", minimum=0)
+    store: bool = option(True, "store the experiences in the buffer; false: only mix in its contents")
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
 
 
 @dataclass(frozen=True)
 class UpdatePrioritiesConfig(BufferConfig):
-    """Make the errors of an update the priorities of the rows that it was made on."""
+    """Set the priorities of an update's rows to their errors."""
 
-    column: str = option("td_error", "what the loss gives for each row")
+    column: str = option("td_error", "row field of the loss record")
 
     takes: ClassVar[tuple[str, ...]] = (TRAIN_RESULT,)
 
 
 @dataclass(frozen=True)
 class ComputeGradientsConfig(OperatorConfig):
-    """Compute the gradient of the loss, and change nothing."""
+    """Compute the gradient of the loss without updating parameters."""
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
     gives: ClassVar[tuple[str, ...] | None] = (GRADIENTS,)
@@ -195,10 +193,10 @@ class ComputeGradientsConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class AverageGradientsConfig(OperatorConfig):
-    """Average gradients, weighted by the rows that they were computed on."""
+    """Average gradients, weighted by their numbers of rows."""
 
     num_gradients: int | str = option(
-        "auto", "gradients of an average; auto: one of each env runner", minimum=1, choices=("auto",)
+        "auto", "gradients per average; auto: one per env runner", minimum=1, choices=("auto",)
     )
 
     takes: ClassVar[tuple[str, ...]] = (GRADIENTS,)
@@ -206,9 +204,11 @@ class AverageGradientsConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class ApplyGradientsConfig(OperatorConfig):
-    """Take an optimiser step with each gradient, and give env runners the new weights."""
+    """Take one optimiser step per gradient, and send the new weights to env runners."""
 
-    update_all: bool = option(True, "to all env runners; false: to the runner that the gradient is from")
+    update_all: bool = option(
+        True, "send the weights to all env runners; false: to the runner that computed the gradient"
+    )
 
     takes: ClassVar[tuple[str, ...]] = (GRADIENTS,)
     gives: ClassVar[tuple[str, ...] | None] = (TRAIN_RESULT,)
@@ -217,7 +217,7 @@ class ApplyGradientsConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class TrainOneStepConfig(OperatorConfig):
-    """Update the modules on each item, and give env runners the new weights."""
+    """Update the modules on each item, and send the new weights to env runners."""
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES, RECORDED_BATCHES)
     gives: ClassVar[tuple[str, ...] | None] = (TRAIN_RESULT,)
@@ -226,15 +226,15 @@ class TrainOneStepConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class UpdateTargetNetworkConfig(OperatorConfig):
-    """Move target networks towards the networks that they follow."""
+    """Update target networks towards their source networks."""
 
-    every: int = option(1, "how much passes between two updates, counted by `by`", minimum=1)
+    every: int = option(1, "interval between two updates, in units of `by`", minimum=1)
     by: str = option(
         "updates",
-        "what is counted: sampled env steps, trained steps, or updates",
+        "unit of `every`: sampled env steps, trained steps, or updates",
         choices=("env_steps", "trained_steps", "updates"),
     )
-    tau: float = option(1.0, "share of the new parameters; 1 copies them", above=0, maximum=1)
+    tau: float = option(1.0, "Polyak factor; 1 copies the parameters", above=0, maximum=1)
 
     takes: ClassVar[tuple[str, ...]] = (TRAIN_RESULT,)
     needs: ClassVar[tuple[str, ...]] = (LEARNERS,)
@@ -242,19 +242,21 @@ class UpdateTargetNetworkConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class BranchesConfig(OperatorConfig):
-    """Base of operators that run several plans in turn."""
+    """Base class of operators that run several plans in turn."""
 
     plans: list[list[Any]] = option([], "plans, each a list of operators")
     mode: str = option(
         ROUND_ROBIN,
-        "round_robin: items of each plan in turn, in fixed shares; async: of whichever plan has one",
+        "round_robin: take items from the plans in turn, in fixed shares; async: from any plan that has one",
         choices=(ROUND_ROBIN, ASYNC),
     )
-    output_indexes: list[int] | None = option(None, "plans whose items are given on, from 0; null: all", minimum=0)
+    output_indexes: list[int] | None = option(
+        None, "indices (from 0) of the plans whose items are returned; null: all", minimum=0
+    )
     round_robin_weights: list[int | str] | str | None = option(
         None,
-        "items of each plan in a round; '*': as many as are ready; null: 1 each; auto: a plan that samples and one "
-        "that trains, in the share that algorithm.training_intensity says",
+        "items per plan and round; '*': all that are ready; null: 1 each; auto: for a sampling and a training plan, in "
+        "the ratio of algorithm.training_intensity",
         minimum=1,
         choices=("*", AUTO),
     )
@@ -267,31 +269,31 @@ class ConcurrentlyConfig(BranchesConfig):
 
 @dataclass(frozen=True)
 class DuplicateConfig(BranchesConfig):
-    """Give each item to several plans, which run in turn."""
+    """Pass each item to several plans, which run in turn."""
 
     takes: ClassVar[tuple[str, ...]] = ITEMS
 
 
 @dataclass(frozen=True)
 class EnqueueConfig(OperatorConfig):
-    """Put items into a queue, and give them on."""
+    """Put items into a queue, and return them."""
 
     queue: str = option("queue", "name of the queue")
-    capacity: int = option(16, "items that the queue holds at most; the plan waits while it is full", minimum=1)
+    capacity: int = option(16, "maximum number of items in the queue; the plan waits while it is full", minimum=1)
 
     takes: ClassVar[tuple[str, ...]] = ITEMS
 
 
 @dataclass(frozen=True)
 class DequeueConfig(OperatorConfig):
-    """Take items out of a queue that another plan fills; gives what is put into it."""
+    """Take items from a queue that another plan fills."""
 
     queue: str = option("queue", "name of the queue")
 
 
 @dataclass(frozen=True)
 class DebugPrintConfig(OperatorConfig):
-    """Print what each item is, and give it on."""
+    """Print a description of each item, and return the item."""
 
     prefix: str = option("I saw", "text before the item")
 
@@ -300,11 +302,11 @@ class DebugPrintConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class StandardMetricsReportingConfig(OperatorConfig):
-    """End an iteration with an item, and report its metrics; every plan ends with it by itself."""
+    """End an iteration with an item, and report its metrics. Every plan ends with it automatically."""
 
     min_env_steps: int | None = option(
         None,
-        "env steps that are sampled in an iteration at least; null: algorithm.min_sample_timesteps_per_iteration",
+        "minimum sampled env steps per iteration; null: algorithm.min_sample_timesteps_per_iteration",
         minimum=0,
     )
 

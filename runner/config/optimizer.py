@@ -1,4 +1,4 @@
-"""The optimiser of an algorithm: its block, and the check of its options."""
+"""The `optimizer` block of algorithms, and its checks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """What steps the parameters; learning rates are fields of the algorithm. A null option has torch's default."""
+    """The optimiser. Learning rates are fields of the algorithm. Null options use torch's defaults."""
 
-    name: str = option("adam", "optimiser; without effect where _target_ names one", choices=tuple(OPTIONS))
-    epsilon: float | None = option(None, "adam, adamw, rmsprop: added to the root of the mean squares", minimum=0)
+    name: str = option("adam", "optimiser; no effect if _target_ is set", choices=tuple(OPTIONS))
+    epsilon: float | None = option(None, "adam, adamw, rmsprop: term added to the denominator", minimum=0)
     betas: list[float] | None = option(
-        None, "adam, adamw: decay rates of the means of gradients and of their squares", minimum=0, below=1
+        None, "adam, adamw: decay rates of the averages of gradients and squared gradients", minimum=0, below=1
     )
-    alpha: float | None = option(None, "rmsprop: decay rate of the mean of squares", minimum=0, maximum=1)
-    momentum: float | None = option(None, "rmsprop, sgd: share of the last step that is kept", minimum=0)
-    weight_decay: float | None = option(
-        None, "pull of the parameters to 0: in the gradient, for adamw beside it", minimum=0
-    )
+    alpha: float | None = option(None, "rmsprop: decay rate of the average of squared gradients", minimum=0, maximum=1)
+    momentum: float | None = option(None, "rmsprop, sgd: momentum", minimum=0)
+    weight_decay: float | None = option(None, "weight decay; decoupled from the gradient with adamw", minimum=0)
     _target_: str | None = option(None, "dotted path of a torch optimiser, for example torch.optim.RAdam; null: name")
-    arguments: dict[str, Any] = option({}, "keyword arguments of the class that _target_ names")
+    arguments: dict[str, Any] = option({}, "keyword arguments of the class of _target_")
 
     def given_options(self) -> dict[str, Any]:
         """Return the options that are not null."""
@@ -43,7 +41,7 @@ class OptimizerConfig:
 
 
 def with_overrides(optimizer: OptimizerConfig, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a block with some replaced; where they name another optimiser, of the default block."""
+    """Return the fields of a block with some replaced; if they choose another optimiser, start from defaults."""
     is_other = any(name in fields and fields[name] != getattr(optimizer, name) for name in ("name", "_target_"))
     if optimizer._target_ is not None and "name" in fields and "_target_" not in fields:
         is_other = True
@@ -51,26 +49,26 @@ def with_overrides(optimizer: OptimizerConfig, fields: Mapping[str, Any]) -> dic
 
 
 def find_optimizer_problems(optimizer: OptimizerConfig, key: str, where: Where) -> Iterator[Problem]:
-    """Yield options that the optimiser does not have, and faults of its `_target_`."""
+    """Yield options that the optimiser does not support, and faults of its `_target_`."""
     given = optimizer.given_options()
     if optimizer._target_ is not None:
         for name, value in given.items():
-            what = f"{key}.{name} is set beside {key}._target_"
+            what = f"{key}.{name} has no effect with {key}._target_"
             yield Problem(what, where(f"{key}.{name}"), show_value(value), f"{key}.arguments")
         yield from _find_target_problems(optimizer, key, where)
         return
     options = OPTIONS[optimizer.name]
     for name, value in given.items():
         if name not in options:
-            what = f"{key}.{name} is set, and {optimizer.name} has no such option"
+            what = f"{key}.{name} is not an option of {optimizer.name}"
             having = [one for one, names in OPTIONS.items() if name in names]
-            expected = f"null; options of {optimizer.name}: {list_names(options)}; {name} is of {list_names(having)}"
+            expected = f"null; {optimizer.name} has {list_names(options)}; {name} belongs to {list_names(having)}"
             yield Problem(what, where(f"{key}.{name}"), show_value(value), expected)
     if optimizer.betas is not None and len(optimizer.betas) != 2:
-        what = f"{key}.betas are two decay rates"
-        yield Problem(what, where(f"{key}.betas"), show_value(optimizer.betas), "[0.9, 0.999], for example")
+        what = f"{key}.betas must be two decay rates"
+        yield Problem(what, where(f"{key}.betas"), show_value(optimizer.betas), "for example [0.9, 0.999]")
     if optimizer.arguments:
-        what = f"{key}.arguments are of the class that {key}._target_ names, and it names none"
+        what = f"{key}.arguments needs {key}._target_"
         yield Problem(what, where(f"{key}.arguments"), show_value(optimizer.arguments), "{}")
 
 
@@ -78,7 +76,7 @@ def _find_target_problems(optimizer: OptimizerConfig, key: str, where: Where) ->
     assert optimizer._target_ is not None
     for name in ("params", "lr"):
         if name in optimizer.arguments:
-            what = f"{key}.arguments.{name} is given by the learner"
+            what = f"{key}.arguments must not contain {name}, which the learner sets"
             got, expected = show_value(optimizer.arguments[name]), "learning rates are fields of the algorithm block"
             yield Problem(what, where(f"{key}.arguments"), got, expected)
             return

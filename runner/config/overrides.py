@@ -1,8 +1,7 @@
-"""Overrides as a person types them, translated for Hydra.
+"""Overrides as typed by users, translated for Hydra.
 
-A person writes `experiment=x` or `+experiment=x`, `stop.env_runners.episode_return_mean=450`,
-`env.env_config.size=3`.
-Hydra wants a `+` for a group that `config.yaml` does not choose and `++` for a key that no default names.
+Users write `experiment=x`, `stop.env_runners.episode_return_mean=450`, `env.env_config.size=3`. Hydra needs a `+` for
+a group that `config.yaml` does not choose and `++` for a key without a default.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _FORMS = "key=value, group=option, ~key (remove)"
 
 @dataclass(frozen=True)
 class OverrideLine:
-    """One override: `text` is its tidy form for records and messages, `hydra_text` the form for Hydra.
+    """One override: `text` is the normalised form for messages, `hydra_text` the form for Hydra.
 
-    `renamed_from`: the old key that it was typed with, or None.
+    `renamed_from`: the old key that was typed, or None.
     """
 
     text: str
@@ -52,14 +51,14 @@ class OverrideLine:
 
     @property
     def options(self) -> list[str]:
-        """The options that a group override chooses."""
+        """Options that a group override chooses."""
         value = self.parsed.value()
         chosen = value if isinstance(value, list) else [value]
         return ["null" if option is None else str(option) for option in chosen]
 
 
 def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[OverrideLine], list[Problem]]:
-    """Parse overrides; returns the readable ones, and a problem for each other one."""
+    """Parse overrides; return the valid ones, and a problem for each invalid one."""
     lines: list[OverrideLine] = []
     problems: list[Problem] = []
     for text in texts:
@@ -74,7 +73,7 @@ def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[Ov
 
 
 def renaming_notes(lines: Sequence[OverrideLine]) -> list[str]:
-    """Return a note for each renamed key that was typed by its old name."""
+    """Return a note for each key that was typed with its old name."""
     return [
         renaming_note(
             line.renamed_from, renamed_keys().get(line.renamed_from, line.key), f"override {line.renamed_from}"
@@ -85,7 +84,7 @@ def renaming_notes(lines: Sequence[OverrideLine]) -> list[str]:
 
 
 def with_key(line: OverrideLine, key: str) -> OverrideLine:
-    """Return an override of a single key with the new name of this key."""
+    """Return an override of a single key with the new name of the key."""
     return replace(_parse_override(line.text.replace(line.key, key, 1), ()), renamed_from=line.key)
 
 
@@ -105,7 +104,7 @@ def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
         return OverrideLine(text, text, parsed, is_group="=" in text and "/" in key)
     if _is_group(parsed, dirs):
         is_chosen = key in core_groups() or parsed.is_delete()
-        tidy = text if parsed.package else bare if is_chosen else f"+{bare}"  # of a package, only Hydra knows
+        tidy = text if parsed.package else bare if is_chosen else f"+{bare}"  # only Hydra knows packages
         return OverrideLine(tidy, tidy, parsed, is_group=True)
     if parsed.is_delete():
         is_stop = key.startswith("stop.")
@@ -129,11 +128,11 @@ def _is_group(parsed: Override, dirs: Sequence[Path]) -> bool:
 def _describe_syntax_error(text: str, error: HydraException) -> Problem:
     where = f"override {text}"
     if "=" not in text:
-        return Problem(f"{text} is no override: it has no value", where, expected=_FORMS)
+        return Problem(f"{text} is not an override: the value is missing", where, expected=_FORMS)
     reason = str(error).splitlines()[0]
     key = text.partition("=")[0].lstrip("+~")
     if key.startswith("metrics."):
-        expected = "'metrics={env_runners/NAME: {info: KEY}}', the block as a whole"
+        expected = "'metrics={env_runners/NAME: {info: KEY}}', the complete block"
         return Problem(f"this override cannot be read: {reason}", where, text, expected)
     value = text.partition("=")[2]
     if "=" in value and "/" in value and value[:1] not in "'\"[{":
@@ -143,7 +142,7 @@ def _describe_syntax_error(text: str, error: HydraException) -> Problem:
 
 
 def override_value(text: str) -> str:
-    """Return the value of `key=value` as text: quotes are read as Hydra reads them, all other values stay as typed."""
+    """Return the value of `key=value` as text: without Hydra's quotes, otherwise as typed."""
     typed = text.partition("=")[2]
     try:
         value = OverridesParser.create().parse_override(text).value()
@@ -158,7 +157,7 @@ def quoted(text: str) -> str:
 
 
 def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | None:
-    """Return the problem of a group override whose option does not exist; None for other overrides."""
+    """Return the problem of a group override with an unknown option, or None."""
     if not line.is_group or line.parsed.is_hydra_override() or line.parsed.is_delete():
         return None
     for option in line.options:
@@ -168,19 +167,19 @@ def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | N
 
 
 def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[Path]) -> Problem:
-    """The problem of an option that no file defines."""
+    """Return the problem of an option that no file defines."""
     options = list_options(dirs, group)
-    what = f"group {group} has no option {option}" if options else f"there is no group {group}"
+    what = f"unknown option {option} of group {group}" if options else f"unknown group {group}"
     expected = list_names(options, option) or None
     if expected is not None and len(dirs) == 1:
-        expected += f"; files of your own in DIR/{group} with --config-dir DIR"
+        expected += f"; or a file in DIR/{group} with --config-dir DIR"
     return Problem(what, where, option, expected, nearest_match(option, options))
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """Yield combinations of single values for checks: of values and ends of intervals, with each seed at least once.
+    """Yield combinations of single values (values and ends of intervals) to check, with each seed at least once.
 
-    Of more than `MOST_COMBINATIONS`, that many are chosen evenly, beside combinations that cover each value.
+    If there are more than `MOST_COMBINATIONS`, yield an even selection, and combinations that cover each value.
     """
     choices = [_sweep_values(line, dirs) for line in lines]
     longest = max((len(values) for values in choices), default=0)
@@ -216,7 +215,7 @@ def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 1000) -
 
 
 def describe_sweep(line: OverrideLine) -> Problem:
-    """The problem of a sweep in a single run."""
+    """Return the problem of a sweep in a single run."""
     text = line.text.partition("=")[2]
-    expected = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
-    return Problem(f"{line.key} asks for several values, which is a sweep", line.where, text, expected)
+    fix = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
+    return Problem(f"{line.key} has several values, which needs a sweep", line.where, text, fix=fix)

@@ -1,4 +1,4 @@
-"""Paths of a configuration, which become absolute when it is read: user code may change the working folder later."""
+"""Paths in a configuration become absolute when it is read, because user code may change the working folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES_OF_MLFLOW = ("databricks", "databricks-uc")
 
 
 def absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration with local paths absolute; URLs and references stay as they are."""
+    """Return the values of a configuration with absolute local paths; URLs and references are unchanged."""
     made = {name: _absolute_fields(block, _path_fields().get(name, ())) for name, block in values.items()}
     if isinstance(values.get("offline"), Mapping):
         made = _with_other_places(made, values)
@@ -36,7 +36,7 @@ def absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _path_fields() -> dict[str, tuple[str, ...]]:
-    """Return block -> its fields that are paths."""
+    """Return block -> fields with paths."""
     blocks = {name: kind for name, kind in typing.get_type_hints(ExperimentConfig).items() if isinstance(kind, type)}
     return {
         name: tuple(one.name for one in dataclasses.fields(kind) if (found := option_of(one)) and found.is_path)
@@ -46,7 +46,7 @@ def _path_fields() -> dict[str, tuple[str, ...]]:
 
 
 def _with_other_places(made: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with recorded data as they were given where they are not files of this machine."""
+    """Return the values, with `offline.input_` and `output` as given if they are not local files."""
     offline = values["offline"]
     given: dict[str, list[str]] = {"offline": [], "evaluation": []}
     if not names_files(offline, "input"):
@@ -67,7 +67,7 @@ def _absolute_fields(block: Any, names: tuple[str, ...]) -> Any:
 
 
 def _absolute(value: Any) -> Any:
-    """Return a path, each path of a list, or each path of a block that names no class, as an absolute one."""
+    """Return a path, the paths of a list, or the paths of a block without a class, as absolute paths."""
     if isinstance(value, str):
         return _absolute_path(value)
     if isinstance(value, list):

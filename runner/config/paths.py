@@ -1,4 +1,4 @@
-"""Places: the YAML files of a checkout or an installed wheel, and stores, the folders that a URL of fsspec names."""
+"""Locations of the YAML files (checkout or wheel), and URLs of stores (folders of fsspec file systems)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _PACKAGE_DIR = Path(__file__).resolve().parent.parent
 
 
 def conf_dir() -> Path:
-    """The folder with `config.yaml` and the groups."""
+    """Return the folder with `config.yaml` and the groups."""
     for folder in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf"):
         if (folder / "config.yaml").is_file() and (folder / "experiment").is_dir():
             return folder
-    raise UserError(f"the installation is broken: no conf/config.yaml beside or inside {_PACKAGE_DIR}")
+    raise UserError(f"the installation is broken: no conf/config.yaml next to or inside {_PACKAGE_DIR}")
 
 
 def zoo_dir() -> Path:
-    """The folder with a trained policy for each of some experiments, as `NAME.onnx`; it may not be there."""
+    """Return the folder with trained policies `NAME.onnx`; it may not exist."""
     inside = _PACKAGE_DIR / "zoo"
     return inside if inside.is_dir() else _PACKAGE_DIR.parent / "zoo"
 
 
 def search_dirs(config_dir: Path | None) -> list[Path]:
-    """Return the folders that configuration is read from; the first one with a file counts."""
+    """Return the search path of configuration files, in order of precedence."""
     if config_dir is None:
         return [conf_dir()]
     if not config_dir.is_dir():
@@ -35,7 +35,7 @@ def search_dirs(config_dir: Path | None) -> list[Path]:
 
 
 def find_config(dirs: Sequence[Path], name: str) -> Path | None:
-    """The file of config `name`, for example `experiment/ppo_cartpole`."""
+    """Return the file of a config, for example `experiment/ppo_cartpole`."""
     for folder in dirs:
         path = folder / f"{name.removesuffix('.yaml')}.yaml"
         if path.is_file():
@@ -44,7 +44,7 @@ def find_config(dirs: Sequence[Path], name: str) -> Path | None:
 
 
 def list_options(dirs: Sequence[Path], group: str) -> dict[str, Path]:
-    """Option name -> file, for all options of a group, those in subfolders included."""
+    """Return option name -> file for all options of a group, including subfolders."""
     options: dict[str, Path] = {}
     for folder in dirs:
         root = folder / group
@@ -54,13 +54,13 @@ def list_options(dirs: Sequence[Path], group: str) -> dict[str, Path]:
 
 
 def list_groups(dirs: Sequence[Path]) -> list[str]:
-    """The names of all groups."""
+    """Return the names of all groups."""
     found = {path.name for folder in dirs for path in folder.iterdir() if path.is_dir() and path.name[0].isalpha()}
     return sorted(name for name in found if name != "hydra" and list_options(dirs, name))
 
 
 def display_path(path: Path) -> str:
-    """A short name for messages: `conf/...` for our files, relative to the working folder for others."""
+    """Return a short name for messages: `conf/...` for built-in files, otherwise relative to the working folder."""
     try:
         return (Path("conf") / path.relative_to(conf_dir())).as_posix()
     except ValueError:
@@ -72,51 +72,51 @@ def display_path(path: Path) -> str:
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is named by a URL, `scheme://...`, and not by a path."""
+    """Return whether a text is a URL, `scheme://...`, rather than a path."""
     return "://" in place
 
 
 def local_copy_of(url: str) -> Path:
-    """Return the run dir, relative to the working folder, of a run at a URL: `outputs/s3/bucket/runs/one`."""
+    """Return the local run dir, relative to the working folder, of a run at a URL: `outputs/s3/bucket/runs/one`."""
     names = url.replace("://", "/").split("/")
     return Path("outputs", *(name for name in names if name not in ("", ".", "..")))
 
 
 def find_run_url_problem(key: str, url: str, where: str | None = None) -> Problem | None:
-    """Return what is wrong with the URL of a run: with its store, or that it names no run there.
+    """Return the problem of the URL of a run, or None.
 
     Args:
-        key: of the configuration, for the message.
-        url: of a run.
-        where: place of the value.
+        key: configuration key for the message.
+        url: URL of a run.
+        where: source of the value.
     """
     names = [name for name in url.partition("://")[2].split("/") if name]
     if len(names) < 2 or ".." in names:
-        what, expected = f"{key} names no run in a store", "STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run"
+        what, expected = f"{key} is not the URL of a run", "STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run"
         return Problem(what, where, url, expected)
     return find_store_problem(key, url, where)
 
 
 def find_store_problem(key: str, url: str, where: str | None = None) -> Problem | None:
-    """Return what is wrong with the URL of a store, as far as it can be told without contacting it.
+    """Return the problem of the URL of a store, or None, without contacting it.
 
     Args:
-        key: of the configuration, for the message.
-        url: of a folder, or the path of a local one.
-        where: place of the value.
+        key: configuration key for the message.
+        url: URL of a folder, or path of a local folder.
+        where: source of the value.
     """
     from fsspec.registry import available_protocols, known_implementations, registry
     from fsspec.utils import get_protocol
 
     protocol, known = get_protocol(url), {*available_protocols(), *registry}
     if protocol not in known:
-        what, nearest = f"{key} names a file system that is not known", nearest_match(protocol, known)
-        return Problem(what, where, url, f"a URL of fsspec, with one of {list_names(known, protocol, 12)}", nearest)
+        what, nearest = f"{key} has an unknown file system", nearest_match(protocol, known)
+        return Problem(what, where, url, f"a URL with a protocol of fsspec: {list_names(known, protocol, 12)}", nearest)
     implementation = known_implementations.get(protocol)
     if implementation is None or protocol in registry:  # imported already
         return None
     package = implementation["class"].partition(".")[0]
     if find_spec(package) is None:
         what = f"{key} needs a package that is not installed"
-        return Problem(what, where, url, f"pip install {package}, which knows {protocol}://")
+        return Problem(what, where, url, fix=f"pip install {package}")
     return None

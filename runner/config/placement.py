@@ -1,4 +1,4 @@
-"""Rules of remote env runners and learners: their places, numbers that vary, and batches that are made ahead."""
+"""Rules for remote env runners and learners: placement, elastic numbers, and prefetched batches."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from runner.config.schemas import ExperimentConfig
 
 @dataclass(frozen=True)
 class _Role:
-    """A kind of remote actors, with the configuration keys that place them.
+    """A kind of remote actors, and the configuration keys of their placement.
 
     Attributes:
-        name: of one of them.
-        number: key of how many there are.
-        custom: key of the custom resources of each.
+        name: singular name.
+        number: key of their number.
+        custom: key of the custom resources per actor.
         strategy: key of their scheduling strategy.
-        own_keys: Ray's names of resources that have a key of their own -> that key.
+        own_keys: Ray's name of a resource -> its key, for resources with a separate key.
     """
 
     name: str
@@ -69,7 +69,7 @@ _ROLES = (
 
 
 def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with the resources and the places of remote env runners and learners."""
+    """Yield problems of the resources and placement of remote env runners and learners."""
     is_inline = config.engine == "inline"
     for role in _ROLES:
         custom, strategy = attrgetter(role.custom, role.strategy)(config)
@@ -78,12 +78,12 @@ def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[
         usual: Mapping[str, Any] = {role.custom: {}, role.strategy: DEFAULT_STRATEGY}
         for key, value in ((role.custom, custom), (role.strategy, strategy)):
             if not has_actors and value != usual[key]:
-                what = f"{key} has no effect: this run has no remote {role.name}s"
+                what = f"{key} has no effect without remote {role.name}s"
                 expected = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
                 yield Problem(what, where(key), show_value(value), expected)
         asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
         if has_actors and strategy == PACK and not any(asked):
-            what = f"{role.strategy} {PACK} reserves what each {role.name} asks for, and it asks for nothing"
+            what = f"{role.strategy}={PACK} reserves the resources of each {role.name}, but none are requested"
             expected = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
             yield Problem(what, where(role.strategy), PACK, expected)
     yield from _check_gpus(config, where)
@@ -101,9 +101,9 @@ def _check_gpus(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     key, num_gpus = "learners.num_gpus_per_learner", learners.num_gpus_per_learner
     if num_gpus > 1:
         num_learners = max(1, learners.num_learners) * max(2, round(num_gpus))
-        what = f"{key}: a learner computes on one GPU; several GPUs are several learners"
-        expected = f"at most 1, for so many GPUs learners.num_learners={num_learners} {key}=1"
-        yield Problem(what, where(key), f"{num_gpus:g}", expected)
+        what = f"{key} is at most 1: a learner uses one GPU"
+        fix = f"learners.num_learners={num_learners} {key}=1"
+        yield Problem(what, where(key), f"{num_gpus:g}", "at most 1", fix=fix)
 
 
 _NUMBER = "env_runners.num_env_runners"
@@ -111,7 +111,7 @@ _BOUNDS = ("min", "max")
 
 
 def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with `{min, max}` env runners."""
+    """Yield problems of `{min, max}` env runners."""
     bounds = config.env_runners.num_env_runners
     if not isinstance(bounds, dict):
         return
@@ -120,38 +120,38 @@ def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     for name in bounds:
         if name not in _BOUNDS:
             of_name = where(f"{_NUMBER}.{name}") or place
-            yield Problem(f"{_NUMBER}.{name} is not known", of_name, name, "min, max", nearest_match(name, _BOUNDS))
+            yield Problem(
+                f"{_NUMBER}.{name} is not a known key", of_name, name, "min, max", nearest_match(name, _BOUNDS)
+            )
     missing = [name for name in _BOUNDS if name not in bounds]
     if missing:
-        yield Problem(f"{_NUMBER} has no {' and no '.join(missing)}", place, got, "{min: 2, max: 16}, or an integer")
+        yield Problem(f"{_NUMBER} needs {' and '.join(missing)}", place, got, "{min: 2, max: 16}, or an integer")
     elif bounds["min"] < 1:
-        yield Problem(
-            f"{_NUMBER}.min: a run needs an env runner", place, got, "min of 1 or more; 0 alone is this process"
-        )
+        yield Problem(f"{_NUMBER}.min must be at least 1", place, got, "min >= 1, or 0 for the driver's process")
     elif bounds["min"] > bounds["max"]:
-        yield Problem(f"{_NUMBER}: min is above max", place, got, "min <= max")
+        yield Problem(f"{_NUMBER}.min is greater than max", place, got, "min <= max")
     for what, expected in _why_fixed(config):
-        yield Problem(f"{_NUMBER} that is not fixed {what}", place, got, expected)
+        yield Problem(f"an elastic {_NUMBER} {what}", place, got, expected)
 
 
 def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    """Yield why the number must be fixed, and what is allowed."""
+    """Yield why the number must be fixed, and the expected value."""
     if ENV_RUNNERS not in needs_of(config):
-        yield "has no effect: this run learns from recorded data alone", "0"
+        yield "has no effect, because this run learns from recorded data only", "0"
         return
     if config.env.is_external:
         yield (
-            "is not for simulators that connect (env.port): they know addresses of the first env runners",
+            "does not work with external simulators (env.port), which know the addresses of the first env runners",
             "an integer",
         )
     if config.engine == "inline":
-        yield "needs Ray, and engine=inline steps in this process", "an integer, or engine=ray"
+        yield "needs Ray, but engine=inline runs in this process", "an integer, or engine=ray"
     if config.env_runners.scheduling_strategy == PACK:
         expected = f"an integer, or scheduling_strategy={DEFAULT_STRATEGY} or {SPREAD}"
-        yield f"does not go with scheduling_strategy={PACK}, which reserves all places at the start", expected
+        yield f"does not work with scheduling_strategy={PACK}, which reserves all resources at the start", expected
     for step in steps_of(read_plan(config.algorithm.plan)):
         if isinstance(step.config, AsyncRequestsConfig) and step.config.deterministic:
-            what = f"gives other numbers in each run, and {step.key} says deterministic: true"
+            what = f"makes results differ between runs, but {step.key} has deterministic: true"
             yield what, "an integer, or deterministic: false"
 
 
@@ -160,40 +160,40 @@ _CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepCo
 
 
 def find_prefetch_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield why the learners of this run cannot be sent a train batch while they update."""
+    """Yield why this run cannot send train batches to learners during their updates."""
     if config.learners.prefetch:
         for what, expected in _why_not_ahead(config):
             yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {expected}")
 
 
 def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    """Yield why `prefetch` cannot work, and what is allowed beside false."""
+    """Yield why `prefetch` cannot work, and the alternatives to false."""
     if config.learners.num_learners == 0:
-        what = "the learner is in the driver, which makes no train batch while it updates"
-        yield what, "learners.num_learners=1 or more"
+        what = "the learner runs in the driver's process, which cannot prepare a batch during the update"
+        yield what, "learners.num_learners >= 1"
     plan = read_plan(config.algorithm.plan)
     steps = list(steps_of(plan))
     if any(step.is_function for step in steps):
-        return  # nobody knows what it does; learners refuse what would be in the way of an update
+        return  # the function is unknown; learners reject calls that would disturb an update
     if not samples_asynchronously(config):
-        what = "train batches are made while learners update, and nothing in the plan samples asynchronously"
-        yield what, "an algorithm with such a plan: impala, appo"
+        what = "the plan does not sample asynchronously"
+        yield what, "algorithm=impala or appo"
         return
     trains = [step for step in steps if _is(step, TrainOneStepConfig)]
     if not trains:
-        yield "what is prefetched is for TrainOneStep, and the plan has none", "algorithm=impala or appo"
+        yield "the plan does not contain TrainOneStep", "algorithm=impala or appo"
         return
     module_ids = config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
     if all(learns_from_replay_only(plan, module_id) for module_id in config.multi_agent.trained_modules(module_ids)):
-        yield "the learner learns from replayed samples alone", "algorithm=impala or appo"
+        yield "the learner learns from replayed samples only", "algorithm=impala or appo"
     elif any(_is(step, UpdatePrioritiesConfig) for step in steps):
-        what = "rows would be drawn before UpdatePriorities has set the priorities that the last update gave"
+        what = "rows would be drawn before UpdatePriorities has stored the priorities of the last update"
         yield what, "a plan without UpdatePriorities"
     in_turn = [step for step in _in_line_with(plan, trains[0]) if _is(step, UpdateTargetNetworkConfig)]
-    beside = [step for step in steps if _is(step, *_CHANGE_LEARNERS) and step not in (trains[0], *in_turn)]
-    if beside:
-        named = ", ".join(f"{step.name} ({step.key})" for step in beside)
-        yield f"learners that update for {trains[0].key} cannot serve {named} meanwhile", "a plan without it"
+    others = [step for step in steps if _is(step, *_CHANGE_LEARNERS) and step not in (trains[0], *in_turn)]
+    if others:
+        named = ", ".join(f"{step.name} ({step.key})" for step in others)
+        yield f"learners cannot run {named} during the update of {trains[0].key}", "a plan without it"
 
 
 def _is(step: PlanStep, *kinds: type) -> bool:
@@ -201,7 +201,7 @@ def _is(step: PlanStep, *kinds: type) -> bool:
 
 
 def _in_line_with(plan: Plan, train: PlanStep) -> Plan:
-    """Return the steps of the plan that has the step: they wait for each other."""
+    """Return the steps of the (nested) plan that contains the step."""
     if train in plan:
         return plan
     return next((found for step in plan for branch in step.plans if (found := _in_line_with(branch, train))), ())

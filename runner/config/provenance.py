@@ -18,7 +18,7 @@ Keys = tuple[str, ...]
 
 
 def join_keys(keys: Sequence[str]) -> str:
-    """The dotted name of a key; below `stop` the parts of a metric's name are joined with slashes."""
+    """Return the dotted name of a key; below `stop`, metric names have slashes."""
     if len(keys) > 1 and keys[0] == "stop":
         return "stop." + "/".join(keys[1:]).replace(".", "/")
     return ".".join(keys)
@@ -30,13 +30,13 @@ class Provenance:
     def __init__(self, sources: Mapping[str, str] | None = None, num_edits: Mapping[str, int] | None = None) -> None:
         self.sources: dict[str, str] = dict(sources or {})
         self.blocks: dict[str, str] = {}
-        self.notes: list[str] = []  # on renamed keys
+        self.notes: list[str] = []  # about renamed keys
         self._ranks: dict[Keys, int] = {}
         self._num_edits = dict(num_edits or {})  # key of a list of edits -> their number so far
-        self._offsets: dict[str, int] = {}  # key of the list being recorded -> the place of its first item
+        self._offsets: dict[str, int] = {}  # key of the list being recorded -> index of its first item
 
     def record_file(self, path: Path, package: str, leave_out: Sequence[str] = ()) -> None:
-        """Record every key of a YAML file that is merged at `package`, but blocks and keys that are left out."""
+        """Record every key of a YAML file merged at `package`, except blocks and omitted keys."""
         prefix = tuple(package.split(".")) if package else ()
         read = cache(lambda: reduce(lambda value, name: {name: value}, reversed(prefix), read_yaml(path)))
         for keys, line, is_leaf in locate_keys(path):
@@ -84,14 +84,14 @@ class Provenance:
             self._record(keys, where, is_leaf)
         elif edits == name and is_leaf:
             self._begin_edits(name, where)
-        elif edits == name or not keys[edits.count(".") + 1].isdigit():  # no list, which is a mistake
+        elif edits == name or not keys[edits.count(".") + 1].isdigit():  # invalid: not a list
             self._record(keys, where, is_leaf)
         else:
             self._add_edit(edits, keys, where, is_leaf)
 
     def _begin_edits(self, name: str, where: str) -> None:
         count = self._offsets[name] = self._num_edits.get(name, 0)
-        for index in range(count):  # earlier items keep their sources when the list gets a new one
+        for index in range(count):  # earlier items keep their sources when the list gets a new item
             self.sources.setdefault(f"{name}.{index}", self.sources.get(name, where))
         self.sources[name] = where
 
@@ -111,7 +111,7 @@ class Provenance:
         name = join_keys(keys)
         if not is_leaf:
             self.blocks[name] = where
-            self.sources.pop(name, None)  # a value that the block replaces
+            self.sources.pop(name, None)  # the block replaces this value
             return
         self._forget(name)
         self.blocks = {key: source for key, source in self.blocks.items() if not key.startswith(f"{name}.")}
@@ -126,7 +126,7 @@ class Provenance:
             del self.sources[known]
 
     def flatten_stop(self, stop: dict[Any, Any]) -> dict[str, Any]:
-        """Flatten `stop` to metric name -> value. The spelling merged last counts; null removes a metric."""
+        """Flatten `stop` to metric name -> value. The last spelling counts; null removes a metric."""
         flat: dict[str, tuple[int, Any]] = {}
         for keys, value in _leaves(stop, ("stop",)):
             name = join_keys(keys).removeprefix("stop.")

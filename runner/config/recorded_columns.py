@@ -1,4 +1,4 @@
-"""The names that columns of recorded tables have here, and what is wrong with `offline.input_read_schema`."""
+"""Names of columns of recorded tables, and checks of `offline.input_read_schema`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import Problem, list_names, show_value
 
-# Name here -> names that are taken for it in files, the first that is there.
+# Name -> alternative names in files, in order of precedence.
 ALIASES: Mapping[str, Sequence[str]] = {
     "eps_id": ("eps_id", "episode_id"),
     "agent_id": ("agent_id",),
@@ -34,7 +34,7 @@ _SHORTEST_PREFIX = 3
 
 
 def canonical_name(name: str) -> str:
-    """Return the name here of a column that may go by another one."""
+    """Return runner's name of a column."""
     return next((here for here, names in ALIASES.items() if name in names), name)
 
 
@@ -44,19 +44,19 @@ def find_schema_faults(mapping: Mapping[str, Any], key: str = "offline.input_rea
         where, nearest = f"{key}.{name}", _misspelt(name)
         if nearest is not None:
             known = list_names([*ALIASES, *_MODEL_OUTPUTS])
-            yield Problem(f"{where} is not a known name", where, expected=known, nearest=f"{key}.{nearest}")
+            yield Problem(f"{where} is not a known column", where, expected=known, nearest=f"{key}.{nearest}")
         elif isinstance(columns, str):
             continue
         elif not isinstance(columns, list) or not columns or not all(isinstance(column, str) for column in columns):
             expected = "the name of a column, or a list of names: one column per feature"
-            yield Problem(f"{where} does not name a column", where, show_value(columns), expected)
+            yield Problem(f"{where} must be a column", where, show_value(columns), expected)
         elif canonical_name(name) in ALIASES and canonical_name(name) not in _WITH_FEATURES:
-            what = f"{where} is one column; only {list_names(_WITH_FEATURES)} and model outputs have features"
+            what = f"{where} must be a single column; only {list_names(_WITH_FEATURES)} and model outputs have features"
             yield Problem(what, where, show_value(columns), "the name of a column")
 
 
 def _misspelt(name: str) -> str | None:
-    """Return the known name that an unknown one is probably meant to be; None if it is known, or like none."""
+    """Return the known name that is most similar to an unknown one; None if the name is known, or not similar."""
     known = list(dict.fromkeys([*ALIASES, *(alias for names in ALIASES.values() for alias in names), *_MODEL_OUTPUTS]))
     if name in known:
         return None

@@ -1,6 +1,6 @@
-"""Values that a resolver gives, as `${oc.env:PASSWORD}` does: what is stored and printed is the reference.
+"""Values of resolvers such as `${oc.env:PASSWORD}`: the reference is stored and printed instead of the value.
 
-A checkpoint holds a salted digest of each value, so that a resumed run can report that a value has changed.
+A checkpoint contains a salted digest of each value, so that a resumed run can report changed values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from runner.config.errors import ConfigError, Problem
 from runner.config.required_trust import leaves_of
 
-_FEWEST_LETTERS = 4  # of a text that messages leave out
-_ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long
+_FEWEST_LETTERS = 4  # of a text that messages hide
+_ROUNDS = 50_000  # of the digest: about 20 ms, also per guess
 
 
 def with_references(values: Any, references: Mapping[str, str], key: str = "") -> Any:
@@ -65,7 +65,7 @@ class Digests:
     Args:
         references: dotted key -> reference.
         values: resolved configuration.
-        salt: of the digests, or None for a new one.
+        salt: salt of the digests; None: a new one.
     """
 
     def __init__(self, references: Mapping[str, str], values: Mapping[str, Any], salt: str | None = None) -> None:
@@ -89,7 +89,7 @@ class Digests:
         }
 
     def changed(self, before: Mapping[str, str]) -> Iterator[str]:
-        """Yield `key (reference)` of each value that differs from the one of an equal reference before."""
+        """Yield `key (reference)` for each value that differs from the earlier value of the same reference."""
         for key, now in self.of_each().items():
             if key in before and before[key] != now and before[key].rpartition(" ")[0] == self.references[key]:
                 yield f"{key} ({self.references[key]})"

@@ -23,7 +23,7 @@ _BLOCKS = ("prepend", "append", CONNECTOR_KEY)
 
 
 def rename_in_edits(value: Any, keys: Keys) -> Any:
-    """Return the value at these keys with the new names of renamed keys, if it is a list of edits or lies in one."""
+    """Return the value at these keys with renamed keys, if it is (in) a list of edits."""
     start = place_in_edits(keys)
     if start is None:
         return value
@@ -41,7 +41,7 @@ def _rename_in_edit(edit: Any) -> Any:
 
 
 def _rename_in_block(block: Any) -> Any:
-    """Rename in the block of a connector; other connectors than pipelines may have an argument with the old name."""
+    """Rename keys in the block of a connector; only pipelines, because others may use the old name for an argument."""
     if not _is_pipeline(block):
         return block
     renamed = _rename(block, OLD_CONNECTORS_KEY)
@@ -52,7 +52,7 @@ def _rename_in_block(block: Any) -> Any:
 
 
 def _rename(values: Mapping[Any, Any], old: str) -> dict[Any, Any]:
-    """Rename one key; a key that is given by both names stays, and is reported as an unknown one."""
+    """Rename one key; if both names are present, the old key stays and is reported as unknown."""
     if _NEW[old] in values:
         return dict(values)
     return {_NEW[old] if key == old else key: value for key, value in values.items()}
@@ -63,11 +63,11 @@ def _is_pipeline(block: Any) -> bool:
 
 
 def with_new_names(read: Callable[[], Any], keys: Keys) -> Keys:
-    """Return keys that lead into a list of edits with the new names of renamed keys; other keys stay.
+    """Return keys into a list of edits with their new names; other keys are unchanged.
 
     Args:
-        read: returns the values that the keys lead through.
-        keys: from the root of these values.
+        read: returns the values along the keys.
+        keys: keys from the root of these values.
     """
     start = place_in_edits(keys) if {OLD_CONNECTOR_KEY, OLD_CONNECTORS_KEY} & {*keys} else None
     if start is None:
@@ -100,5 +100,5 @@ def old_names_in(value: Any, renamed: Any) -> Iterator[str]:
 
 
 def edit_note(old: str, where: str) -> str:
-    """Return the line that tells a user to write the new key."""
+    """Return the note about the new key."""
     return renaming_note(old, _NEW[old], where)

@@ -30,7 +30,7 @@ def renamed_keys() -> Mapping[str, str]:
 
 
 def old_key_in(key: str) -> str | None:
-    """Return the renamed key that a dotted key is or lies in, or None."""
+    """Return the renamed key that equals or contains a dotted key, or None."""
     return next((old for old in renamed_keys() if key == old or key.startswith(f"{old}.")), None)
 
 
@@ -41,7 +41,7 @@ def with_new_name(key: str) -> str:
 
 
 def rename_keys(config: DictConfig) -> None:
-    """Rename the old keys of a configuration, whose values replace those of the new keys."""
+    """Rename the old keys of a configuration; their values replace values of the new keys."""
     names = set(config)
     for old, new in renamed_keys().items():
         (block, old_name), (_, new_name) = old.split("."), new.split(".")
@@ -56,7 +56,7 @@ def rename_keys(config: DictConfig) -> None:
 
 
 def gives_old_key_in_block(text: str) -> bool:
-    """Return whether an override gives a block as a whole, `block={key: value}`, with an old key in it."""
+    """Return whether an override sets a complete block, `block={key: value}`, with an old key in it."""
     block = text.partition("=")[0].lstrip("+")
     if "{" not in text or not any(old.startswith(f"{block}.") for old in renamed_keys()):
         return False
@@ -65,25 +65,25 @@ def gives_old_key_in_block(text: str) -> bool:
 
 
 def renaming_note(old: str, new: str, where: str) -> str:
-    """Return the line that tells a user to write the new key."""
+    """Return the note about the new key."""
     return f"{old} was renamed to {new} ({where})"
 
 
 def find_double_keys(places: Mapping[str, str], others: Sequence[str]) -> Iterator[Problem]:
-    """Find keys that one file, or one command line, gives by their old and by their new name.
+    """Find keys that a file or command line contains with both their old and new names.
 
     Args:
-        places: old key -> its place.
-        others: dotted keys that are given by their present names.
+        places: old key -> its source.
+        others: dotted keys with their current names.
     """
     for old, where in places.items():
         new = renamed_keys()[old]
         if any(key == new or key.startswith(f"{new}.") for key in others):
-            yield Problem(f"{old} was renamed to {new}, and both are given", where, expected=f"{new} alone")
+            yield Problem(f"{old} was renamed to {new}, but both are set", where, expected=f"{new} only")
 
 
 def child_of(node: Any, name: str) -> Any:
-    """Return the value of a key; None if it is absent, has no value yet, or is an interpolation."""
+    """Return the value of a key; None if it is absent, mandatory and unset, or an interpolation."""
     if not isinstance(node, DictConfig) or OmegaConf.is_interpolation(node, name) or OmegaConf.is_missing(node, name):
         return None
     return node.get(name)

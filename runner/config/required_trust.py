@@ -1,7 +1,6 @@
-"""Demands of a stored configuration beyond computing: to import, contact, read, write, resolve, or give options to Ray.
+"""What a stored configuration needs beyond computing: imports, network, files, resolvers, options of Ray.
 
-A configuration that somebody else wrote gets none of this unless it is trusted: see `docs/explanation/trust.md`. This
-module imports only gymnasium.
+An untrusted configuration gets none of this: see `docs/explanation/trust.md`. This module imports only gymnasium.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from runner.config.source_definitions import find_ancestors
 from runner.config.targets import PACKAGES, is_known_kind, names_code
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
-_PRODUCT = re.compile(r"\$\{product:[^${}]*\}")  # of numbers and references, which are taken out before
-MASK = "$ {"  # the beginning of masked resolvers
-_PETTING_ZOO = "runner.environments.other_packages.PettingZooEnv"  # imports the module that its argument names
+_PRODUCT = re.compile(r"\$\{product:[^${}]*\}")  # of numbers and references, which are removed first
+MASK = "$ {"  # prefix of masked resolvers
+_PETTING_ZOO = "runner.environments.other_packages.PettingZooEnv"  # imports the module in its argument
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 _READ_METHODS = ("auto", "read_parquet", "read_json", "read_csv")
-# Options of Ray that only ask for resources.
+# Options of Ray that only request resources.
 _HARMLESS_OF_RAY = (
     *("concurrency", "num_cpus", "num_gpus", "memory", "zero_copy_batch", "accelerator_type"),
     *("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last"),
 )
 _OF_RAY = r"offline\.(map_batches_kwargs|iter_batches_kwargs)\.([^.]+)"
 _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_kwargs")
-# Free arguments of constructors: a text in them may be a place.
+# Free constructor arguments, which may contain addresses and paths.
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
     rf"|{'|'.join(FEATURE_BLOCKS.values())}"
@@ -49,7 +48,7 @@ _READS = "|".join(
 )
 _ENV_NAMES = rf"({'|'.join(OWNERS_OF_ENVS)})\.env_config\.name"
 _WRITES = r"offline\.output|tracking\.artifact_location|checkpoint\.upload_to"
-# Key -> a verb, and whether its text demands it, given all values.
+# Key -> verb, and whether the value requires it, given all values.
 _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = {
     "env.env": ("imports", lambda text, _: not _is_of_gymnasium(text)),
     "env.host": ("listens at", lambda _, values: _is_open(values)),
@@ -64,7 +63,7 @@ _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]]
 
 @dataclass(frozen=True)
 class TrustRequirement:
-    """One thing that a configuration asks for: `imports`, `algorithm.loss`, `their_package.Loss`."""
+    """One requirement of a configuration: `imports`, `algorithm.loss`, `their_package.Loss`."""
 
     verb: str
     key: str
@@ -72,9 +71,9 @@ class TrustRequirement:
 
 
 def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[TrustRequirement]]:
-    """Split values into masked values and the demands of their resolvers; references to other keys stay.
+    """Split values into masked values and the requirements of their resolvers; references to other keys stay.
 
-    `${oc.env:HOME}` remains as a text that refers to nothing.
+    `${oc.env:HOME}` becomes a text without a reference.
     """
     requirements: list[TrustRequirement] = []
     if isinstance(values, Mapping):
@@ -94,11 +93,11 @@ def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[TrustRequireme
 def find_trust_requirements(
     values: Mapping[str, Any], is_used: Callable[[str], bool] = lambda key: True
 ) -> list[TrustRequirement]:
-    """Find the demands of resolved values.
+    """Find the requirements of resolved values.
 
     Args:
-        values: a whole configuration.
-        is_used: whether the command uses the value of a dotted key.
+        values: complete configuration.
+        is_used: returns whether the command uses the value of a dotted key.
     """
     found = [
         TrustRequirement(verb, key, show_value(value).replace(MASK, "${"))
@@ -110,11 +109,11 @@ def find_trust_requirements(
 
 
 def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a verb for each demand of the value at a key."""
+    """Yield a verb per requirement of the value at a key."""
     option = re.match(_OF_RAY, key)
     is_filesystem = key.startswith(("offline.input_filesystem_kwargs.", "offline.output_filesystem_kwargs."))
     if any(word in key.split(".") for word in _RAY_WORDS) or (option and option.group(2) not in _HARMLESS_OF_RAY):
-        yield "gives Ray"
+        yield "sets Ray"
     elif is_filesystem and value is not None:
         yield "contacts"
     elif isinstance(value, str):
@@ -164,27 +163,27 @@ def _is_place(key: str, text: str) -> bool:
 
 
 def _is_policy_file(key: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a key is of a fixed player that is no class, but a policy file for each module that it plays."""
+    """Return whether a key belongs to a fixed player that is a policy file per module instead of a class."""
     match = re.fullmatch(r"league\.fixed\.([^.]+)\.[^.]+", key)
     return match is not None and "_target_" not in values["league"]["fixed"][match[1]]
 
 
 def _is_of_gymnasium(name: str) -> bool:
-    """Return whether gymnasium itself registers an id, so that no other module would be imported."""
+    """Return whether gymnasium registers an id, so that no other module would be imported."""
     if ":" in name:
         return False
     import gymnasium  # 0.2 s
 
     spec = gymnasium.registry.get(name)
     if spec is None:
-        return True  # there is nothing to import; the configuration's own checks say so
+        return True  # nothing to import; other checks report the id
     points = [point for point in (spec.entry_point, spec.vector_entry_point) if point is not None]
     wrappers = [wrapper.entry_point for wrapper in spec.additional_wrappers]
     return all(isinstance(point, str) and point.partition(".")[0] in PACKAGES for point in [*points, *wrappers])
 
 
 def leaves_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield dotted key and value of each leaf of nested values; `key` is their own key."""
+    """Yield dotted key and value of each leaf of nested values; `key` is the key of the root."""
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             yield from leaves_of(item, f"{key}.{name}" if key else str(name))

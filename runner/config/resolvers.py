@@ -1,4 +1,4 @@
-"""Functions that values in YAML can call, `${name:argument}`, and the values that they give; see `references`.
+"""Resolvers, functions that YAML values call as `${name:argument}`, and their values; see `references`.
 
 Stored configurations keep the call.
 """
@@ -21,19 +21,19 @@ def register_value_resolvers() -> None:
 
 
 def _product(*factors: Any) -> float | None:
-    """Multiply numbers; None if one of them is not a number, which is reported where it is given."""
+    """Multiply numbers; None if one of them is not a number, which is reported elsewhere."""
     is_number = all(isinstance(factor, (int, float)) for factor in factors)
     return math.prod(factors) if is_number else None
 
 
 def find_references(unresolved: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted key -> text for values that a resolver gives, also by way of other keys."""
+    """Return dotted key -> text for values of resolvers, including references to them."""
     masked, requirements = mask_resolvers(unresolved)
     if not requirements:
         return {}
     try:
         shown = OmegaConf.to_container(OmegaConf.create(masked), resolve=True)
-    except OmegaConfBaseException:  # a mistake, which is reported with the key that refers to nothing
+    except OmegaConfBaseException:  # reported with the key of the invalid reference
         return {requirement.key: requirement.value for requirement in requirements}
     return {
         key: text.replace(MASK, "${") for key, text in leaves_of(shown, "") if isinstance(text, str) and MASK in text

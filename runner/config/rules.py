@@ -1,4 +1,4 @@
-"""Rules: checks that need more than one field, most of them beside the block that they check, and the table of all."""
+"""The table of all rules (checks of several fields); most rules are in the module of their block."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ _Find = Callable[..., Iterable[Problem]]
 class ConfigRule:
     """A function that yields problems.
 
-    Its parameters say what it is given: blocks of the configuration by their names, what follows from them (`FOLLOWS`),
-    the `config` or the `composed` configuration as a whole, and `where`, the source of a value.
+    Its parameters name its arguments: blocks of the configuration, values derived from them (`FOLLOWS`), the complete
+    `config` or `composed` configuration, and `where`, the source of a value.
 
     Attributes:
         find: the function.
-        reads: names of blocks, separated by spaces. The rule is left out if one of them could not be read.
-        after: rules that decide what this rule reads: it is left out if one of them has found a problem.
+        reads: names of blocks, separated by spaces. The rule is skipped if one of them could not be read.
+        after: rules that must pass first. The rule is skipped if one of them has found a problem.
     """
 
     find: _Find
@@ -77,7 +77,7 @@ class ConfigRule:
     after: tuple[_Find, ...] = ()
 
 
-# What follows from several blocks.
+# Values derived from several blocks.
 FOLLOWS: Mapping[str, Callable[[ExperimentConfig], Any]] = {
     "algorithms": lambda config: config.algorithms,
     "needs": needs_of,
@@ -86,12 +86,12 @@ FOLLOWS: Mapping[str, Callable[[ExperimentConfig], Any]] = {
 
 
 def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield the problems of a configuration whose fields are valid one by one (invalid ones are at their defaults)."""
+    """Yield the problems of a configuration whose single fields are valid (invalid ones have their defaults)."""
     return apply_rules(RULES, config, composed)
 
 
 def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield the problems that rules find in turn."""
+    """Yield the problems of several rules."""
     given = {**vars(config), "config": config, "composed": composed, "where": composed.where}
     broken: set[_Find] = set()
     for rule in rules:
@@ -110,14 +110,14 @@ def _check_plan(algorithm: AlgorithmConfig, where: Where) -> list[Problem]:
 def _check_selected_modules(
     algorithm: AlgorithmConfig, multi_agent: MultiAgentConfig, where: Where
 ) -> Iterator[Problem]:
-    """Find modules that no run of this configuration has: their experiences would never come."""
+    """Find modules in SelectExperiences that cannot exist in this run."""
     if not multi_agent.is_mapping_complete:
         return
     known = multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
     for step in steps_of(read_plan(algorithm.plan)):
         selected = step.config.modules if isinstance(step.config, SelectExperiencesConfig) else []
         for name in [name for name in selected if name not in known]:
-            what = f"{step.key}: SelectExperiences keeps a module that this run does not have"
+            what = f"{step.key}: SelectExperiences contains an unknown module"
             yield Problem(what, where(step.key), name, ", ".join(known), nearest_match(name, known))
 
 
@@ -125,8 +125,10 @@ def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -
     for key, algorithm in algorithms.items():
         yield from find_target_problems(f"{key}.loss", algorithm.loss, where, kinds=LOSSES)
         if algorithm.loss == AlgorithmConfig.loss and not isinstance(algorithm, PPOConfig):
-            what = f"{key}.loss is missing: its default, PPOLoss, reads fields of PPOConfig"
-            yield Problem(what, where(f"{key}.schema"), algorithm.schema, "the path of the loss that goes with it")
+            what = f"{key}.loss is required with a custom schema: its default, PPOLoss, needs PPOConfig"
+            yield Problem(
+                what, where(f"{key}.schema"), algorithm.schema, fix=f"set {key}.loss to the dotted path of the loss"
+            )
         for field in OF_ALGORITHM.values():
             yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)
         yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", where)
@@ -137,13 +139,13 @@ def _check_minibatch(algorithm: AlgorithmConfig, where: Where) -> Iterator[Probl
     if minibatch is not None and minibatch > batch:
         key, of_batch = "algorithm.minibatch_size", "algorithm.train_batch_size_per_learner"
         what = f"{key} {minibatch} is larger than {of_batch} {batch}"
-        expected = f"at most {batch}, or null for the whole batch"
+        expected = f"at most {batch}, or null for the complete batch"
         yield Problem(what, where(key) or where(of_batch), str(minibatch), expected)
 
 
 def _check_learners(engine: str, learners: LearnersConfig, where: Where) -> Iterator[Problem]:
     if engine == "inline" and learners.num_learners:
-        what = "engine inline has one learner, in the driver's process"
+        what = "engine=inline has a single learner in the driver's process"
         yield Problem(what, where("learners.num_learners"), str(learners.num_learners), "0")
 
 
@@ -171,10 +173,10 @@ def _check_trackers(tracking: TrackingConfig, where: Where) -> Iterator[Problem]
     key, names = "tracking.extra_trackers", tracking.extra_trackers
     for index, name in enumerate(names):
         if name not in TRACKERS:
-            what, nearest = f"{key} names a tracker that is not known", nearest_match(name, TRACKERS)
+            what, nearest = f"{key} contains an unknown tracker", nearest_match(name, TRACKERS)
             yield Problem(what, where(key), name, ", ".join(TRACKERS), nearest)
         elif name in names[:index]:
-            yield Problem(f"{key} names a tracker twice", where(key), name, "each once")
+            yield Problem(f"{key} contains a tracker twice", where(key), name, "each tracker once")
 
 
 def _check_upload(checkpoint: CheckpointConfig, where: Where) -> list[Problem]:
@@ -188,11 +190,11 @@ def _check_video(evaluation: EvaluationConfig, where: Where) -> Iterator[Problem
     for name, value in video.items():
         if name not in VIDEO:
             nearest = nearest_match(str(name), VIDEO)
-            yield Problem(f"{key}.{name} is not known", where(key), str(name), ", ".join(VIDEO), nearest)
+            yield Problem(f"{key}.{name} is not a known key", where(key), str(name), ", ".join(VIDEO), nearest)
         elif type(value) is not int or value < 1:
-            yield Problem(f"{key}.{name} is a number of times", where(key), show_value(value), "1 or more")
+            yield Problem(f"{key}.{name} must be a positive integer", where(key), show_value(value), ">= 1")
     if video and evaluation.evaluation_interval is None:
-        what = f"{key} films evaluations, and nothing is evaluated: evaluation.evaluation_interval is null"
+        what = f"{key} needs evaluations, but evaluation.evaluation_interval is null"
         yield Problem(what, where(key), show_value(video), "evaluation.evaluation_interval=10")
 
 
@@ -202,7 +204,7 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
     known = producible_metrics(config)
     if not config.stop and not composed.values.get("stop"):
         expected = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
-        yield Problem("stop is empty: nothing would end the run", composed.where("stop"), "{}", expected)
+        yield Problem("stop is empty, so the run would never end", composed.where("stop"), "{}", expected)
     metric = config.sweep.metric or []
     named = [(f"stop.{name}", name) for name in config.stop]
     named += [("checkpoint.metric", config.checkpoint.metric)]
@@ -217,14 +219,14 @@ def find_metric_problems(
     """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return
-    what, expected = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
+    what, expected = f"this run does not produce the metric {name}", list_names(known, name, limit=12)
     if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
-        what += ": nothing is evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
+        what += ", because evaluation.offline_evaluation_interval is null"
         expected = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
         yield Problem(what, where, name, expected)
         return
     if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
-        what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
+        what += ", because evaluation.evaluation_interval is null"
         yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
         return
     nearest = nearest_match(name, known) or _same_last_part(name, known)

@@ -12,7 +12,7 @@ def check_schedule(name: str, schedule: Schedule, lowest: float, highest: float 
     """Check a number or `[[env_steps, value], ...]` with rising steps.
 
     Raises:
-        ValueError: it is neither, or has a value out of these bounds.
+        ValueError: the schedule has another form, or a value out of bounds.
     """
     try:
         points = schedule if isinstance(schedule, list) else [[0, schedule]]
@@ -21,12 +21,12 @@ def check_schedule(name: str, schedule: Schedule, lowest: float, highest: float 
     except (TypeError, ValueError):
         is_valid = False
     if not is_valid:
-        bounds = f"{lowest:g} or more" if highest == math.inf else f"{lowest:g} to {highest:g}"
+        bounds = f">= {lowest:g}" if highest == math.inf else f"{lowest:g} to {highest:g}"
         raise ValueError(f"{name} must be {bounds}, or [[env steps, value], ...] of such values, got {schedule!r}")
 
 
 def scheduled_value(schedule: Schedule, num_env_steps: int) -> float:
-    """Return a number as it is; interpolate `[[env_steps, value], ...]` linearly, constant after its end."""
+    """Return a number unchanged; interpolate `[[env_steps, value], ...]` linearly, constant after its end."""
     if isinstance(schedule, (int, float)):
         return float(schedule)
     for (step, value), (next_step, next_value) in pairwise(schedule):

@@ -1,4 +1,4 @@
-"""The experiment: all blocks of a configuration. Nothing here imports torch or ray."""
+"""The experiment: all blocks of a configuration. Imports neither torch nor Ray."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ Number = int | float
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """One experiment, complete and checked, as composed from `conf/` and the overrides."""
+    """A complete, checked experiment, composed from `conf/` and the overrides."""
 
-    experiment_name: str | None = option(None, "name of the run in outputs/ and MLflow; null: the experiment file's")
-    seed: int = option(0, "every random stream of the run is spawned from it", minimum=0)
+    experiment_name: str | None = option(
+        None, "name of the run in outputs/ and MLflow; null: the name of the experiment file"
+    )
+    seed: int = option(0, "seed of all random streams of the run", minimum=0)
     engine: str = option(
         "ray",
-        "inline steps any number of env runners in the driver's process, for debugging",
+        "inline runs all env runners in the driver's process, for debugging",
         choices=("ray", "inline"),
     )
     debug: bool = option(False, "show stack traces with error messages")
@@ -60,44 +62,44 @@ class ExperimentConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     callbacks: list[dict[str, Any]] = option(
-        [], "called at events of the run and its episodes: {_target_: dotted path, its keyword arguments, ...}"
+        [], "callbacks for events of the run and its episodes: {_target_: dotted path, keyword arguments ...}"
     )
     metrics: dict[str, Any] = option(
-        {}, "env_runners/name: {info: key in infos, at: episode_end, reduce: mean}, a metric of finished episodes"
+        {}, "metrics of finished episodes from infos: env_runners/name: {info: key, at: episode_end, reduce: mean}"
     )
     sweep: SweepConfig = field(default_factory=SweepConfig)
     stop: dict[str, Number] = option(
         {},
-        "metric: value; the run ends when one metric is at or above its value. Means over training episodes count "
-        "once env_runners.metrics_num_episodes_for_smoothing episodes have finished",
+        "metric: value; the run ends when a metric reaches its value. Means over training episodes count once "
+        "env_runners.metrics_num_episodes_for_smoothing episodes have finished",
     )
 
     def algorithm_of(self, module_id: str) -> AlgorithmConfig:
-        """Return the algorithm that trains a module: its own one, or the run's."""
+        """Return the algorithm of a module: its own, or the run's."""
         own: AlgorithmConfig | None = self.multi_agent.modules.get(module_id, {}).get("algorithm")
         return self.algorithm if own is None else own
 
     @property
     def resets_apart(self) -> bool:
-        """Whether a feature needs sub-environments that are made and reset one by one."""
+        """Whether a feature needs sub-environments that are created and reset one by one."""
         return any(getattr(self, name).resets_apart for name in FEATURE_BLOCKS)
 
     @property
     def algorithms(self) -> dict[str, AlgorithmConfig]:
-        """Dotted key of its block -> algorithm: the run's, and the ones that modules have of their own."""
+        """Dotted key of the block -> algorithm: the run's, and the algorithms of single modules."""
         own = {id_: fields["algorithm"] for id_, fields in self.multi_agent.modules.items() if "algorithm" in fields}
         return {"algorithm": self.algorithm, **{module_algorithm_key(id_): algorithm for id_, algorithm in own.items()}}
 
     @property
     def objectives(self) -> dict[str, str]:
-        """Metric -> `max` or `min` that trials of a sweep are judged by; the first one ranks them."""
+        """Metric -> `max` or `min` for the trials of a sweep; the first metric ranks them."""
         metric, mode = self.sweep.metric or self.checkpoint.metric, self.sweep.mode or self.checkpoint.mode
         metrics = [metric] if isinstance(metric, str) else metric
         return dict(zip(metrics, [mode] * len(metrics) if isinstance(mode, str) else mode, strict=True))
 
     @property
     def perturbation_interval(self) -> float | None:
-        """Time between comparisons of a population's trials, in `sweep.time_attr`; None: there is no population."""
+        """Time between comparisons of a population's trials, in `sweep.time_attr`; None without a population."""
         sweep = self.sweep
         if sweep.scheduler not in POPULATIONS:
             return None

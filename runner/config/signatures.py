@@ -1,8 +1,8 @@
-"""The origin of files: this installation, which signs them with its key, or somebody else.
+"""The origin of files: signed by this installation, or untrusted.
 
-A digest shows that a file was damaged; who alters the file on purpose computes it anew. An HMAC needs the key.
+A digest detects damaged files, but anyone who alters a file can recompute it. An HMAC needs the key.
 The key is `RUNNER_KEY`, the file that `RUNNER_KEY_FILE` names, or `runner/key` in the user's state folder, which the
-first run makes. Files signed with any of these keys are trusted; the first of them signs.
+first run creates. Files signed with any of these keys are trusted; the first of them signs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MOST_BYTES = 4096
 
 
 class KeyUnavailableError(Exception):
-    """There is no key to sign with; the text says why in one line."""
+    """No key is available for signing; the message gives the reason in one line."""
 
 
 def signed(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return JSON-able content with this installation's signature; unsigned where there is no key.
+    """Return JSON-serialisable content with this installation's signature, or unsigned if there is no key.
 
     Args:
-        content: with string keys; all of it is signed.
-        kind: of content, `checkpoint` for example; a signature for another kind does not count.
+        content: dict with string keys.
+        kind: kind of content, for example `checkpoint`; a signature for another kind is invalid.
     """
     unsigned = {name: value for name, value in content.items() if name != SIGNATURE}
     try:
@@ -43,7 +43,7 @@ def signed(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
-    """Say why content counts as somebody else's; None if a key of this installation has signed it."""
+    """Return why content is untrusted; None if a key of this installation has signed it."""
     given = content.get(SIGNATURE)
     if not isinstance(given, str):
         return "not signed: written by a run without a key"
@@ -51,15 +51,15 @@ def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
     expected = [_signature(key, unsigned, kind) for key in _known_keys()]
     if any([hmac.compare_digest(given.encode("utf-8", "replace"), one.encode()) for one in expected]):
         return None
-    return "signed with another key" if expected else "signed, and this installation has no key"
+    return "signed with another key" if expected else "signed, but this installation does not have a key"
 
 
 def prepare_key() -> str | None:
-    """Make the key where there is none; returns a line that says why nothing can be signed, or None."""
+    """Create the key if there is none; return a line with the reason if nothing can be signed, or None."""
     try:
         _signing_key()
     except KeyUnavailableError as error:
-        return f"checkpoints are not signed, later commands will ask for --trust: {error}"
+        return f"checkpoints are not signed, so later commands will need --trust: {error}"
     return None
 
 
@@ -69,7 +69,7 @@ def _signature(key: bytes, unsigned: Mapping[str, Any], kind: str) -> str:
 
 
 def _signing_key() -> bytes:
-    """Return the first of the three keys, making it if needed; raises `KeyUnavailableError`."""
+    """Return the first of the three keys, and create it if needed; raises `KeyUnavailableError`."""
     if KEY in os.environ:
         return _checked(os.environ[KEY], KEY)
     if KEY_FILE in os.environ:
@@ -79,12 +79,12 @@ def _signing_key() -> bytes:
         try:
             _make(path)
         except OSError as error:
-            raise KeyUnavailableError(f"no key can be made: {error}") from None
+            raise KeyUnavailableError(f"the key cannot be created: {error}") from None
     return _read(path)
 
 
 def _known_keys() -> Iterator[bytes]:
-    """Yield all keys that can be read, and make none."""
+    """Yield all readable keys without creating any."""
     if KEY in os.environ:
         with suppress(KeyUnavailableError):
             yield _checked(os.environ[KEY], KEY)
@@ -99,7 +99,7 @@ def _default_key_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
     if not folder.is_absolute():
-        raise KeyUnavailableError(f"this user has no home folder; {KEY} or {KEY_FILE} can name a key")
+        raise KeyUnavailableError(f"this user does not have a home folder; set {KEY} or {KEY_FILE}")
     return folder / "runner" / "key"
 
 
@@ -111,14 +111,14 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise KeyUnavailableError(f"the key cannot be read: {error}") from None
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise KeyUnavailableError(f"others may write the key {path}; chmod 600 mends it")
+        raise KeyUnavailableError(f"other users can write the key {path}; run chmod 600 {path}")
     return _checked(content.decode("utf-8", "replace"), str(path))
 
 
 def _checked(text: str, where: str) -> bytes:
     text = text.strip()
     if len(text) < _FEWEST_LETTERS:
-        raise KeyUnavailableError(f"{where} has {len(text)} letters, a key has {_FEWEST_LETTERS} or more")
+        raise KeyUnavailableError(f"{where} has {len(text)} characters; expected at least {_FEWEST_LETTERS}")
     return text.encode()
 
 

@@ -1,4 +1,4 @@
-"""Classes and functions that dotted paths name, the bases of classes, and arguments, read from source files."""
+"""Classes, functions, base classes and arguments at dotted paths, read from source files without imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.config.source_modules import MissingNameError, SourceModule, Unknowa
 
 MAX_DEPTH = 20
 _PLAIN_BASES = {"object", "Generic", "Protocol", "ABC"}
-# Decorators that leave the class as it is written.
+# Decorators that do not replace the class.
 _KEEPING = ("dataclass", "dataclasses.dataclass", "runtime_checkable", "typing.runtime_checkable")
 
 
@@ -29,7 +29,12 @@ class Definition:
 
 
 def resolve(path: str, depth: int) -> Definition | SourceModule:
-    """Find what a dotted path names, over at most `depth` imports; raises `MissingNameError`, `UnknowableError`."""
+    """Find the definition at a dotted path, over at most `depth` imports.
+
+    Raises:
+        MissingNameError: the path does not exist.
+        UnknowableError: the source cannot be analysed.
+    """
     if depth == 0:
         raise UnknowableError
     parts = path.split(".")
@@ -58,11 +63,11 @@ def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definitio
     if node is not None or not module.is_complete:
         raise UnknowableError
     submodules = [one for one in module.submodules if not one.startswith("_")] if rest else []
-    raise MissingNameError(f"{module.name} has no {name}", name, {*module.public_names(), *submodules})
+    raise MissingNameError(f"{module.name} does not define {name}", name, {*module.public_names(), *submodules})
 
 
 def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> Definition | SourceModule:
-    """Find a name in another module; an import that leads nowhere may be guarded, so that nothing is known."""
+    """Find a name in another module; an import that fails may be guarded, so nothing is known."""
     path = [*([name] if name else []), *rest]
     try:
         module = open_module(module_name)
@@ -96,7 +101,7 @@ def inherits(found: Definition, bases: Sequence[str], depth: int) -> bool:
 def find_ancestors(path: str) -> list[str]:
     """Return `module.Name` of the definition at a dotted path and of all its base classes, without importing them.
 
-    The list is empty where the source does not tell; unknown bases are left out.
+    The list is empty if the source cannot be analysed; unknown bases are skipped.
     """
     try:
         found = resolve(path, MAX_DEPTH)
@@ -118,15 +123,15 @@ def _lineage(found: Definition, depth: int) -> Iterator[str]:
 
 
 def read_class_attribute(found: Definition, name: str, root: str) -> Any:
-    """Return the literal that a class attribute has, in the class or the nearest base that sets it.
+    """Return the literal value of a class attribute, from the class or the nearest base that sets it.
 
     Args:
         found: the class.
-        name: of the attribute.
-        root: `module.Name` of the base that all such classes have, the last one to look at.
+        name: name of the attribute.
+        root: `module.Name` of the common base, where the search ends.
 
     Raises:
-        UnknowableError: the value is no literal, an instance may set it, or no class up to the root sets it.
+        UnknowableError: the value is not a literal, an instance may set it, or no class up to the root sets it.
     """
     for definition in _classes_upward(found, root, MAX_DEPTH):
         node = definition.node
@@ -139,15 +144,15 @@ def read_class_attribute(found: Definition, name: str, root: str) -> Any:
 
 
 def read_class_field(found: Definition, record: str, name: str, root: str) -> Any:
-    """Return the literal that a class gives a field of a record in a class attribute, `record = Type(name=literal)`.
+    """Return the literal of a field of a record in a class attribute, `record = Type(name=literal)`.
 
-    An attribute with the name of the field has the same meaning. Bases are read as by `read_class_attribute`.
+    An attribute with the name of the field has the same meaning. Bases are read as in `read_class_attribute`.
 
     Returns:
-        The value, or None if no class up to the root gives the field one.
+        The value, or None if no class up to the root sets the field.
 
     Raises:
-        UnknowableError: the value is no literal, or an instance may set it.
+        UnknowableError: the value is not a literal, or an instance may set it.
     """
     for definition in _classes_upward(found, root, MAX_DEPTH):
         node = definition.node
@@ -160,7 +165,7 @@ def read_class_field(found: Definition, record: str, name: str, root: str) -> An
 
 
 def _changes_field(node: ast.AST, record: str, name: str) -> bool:
-    """Return whether a statement sets a record of an instance, with another value of the field than the class has."""
+    """Return whether a statement sets the record of an instance with another value of the field."""
     if not isinstance(node, ast.Assign) or f"self.{record}" not in map(ast.unparse, node.targets):
         return False
     is_replaced = isinstance(node.value, ast.Call) and dotted(node.value.func) in ("replace", "dataclasses.replace")
@@ -168,7 +173,7 @@ def _changes_field(node: ast.AST, record: str, name: str) -> bool:
 
 
 def _keyword_of(call: ast.expr | None, name: str) -> ast.expr | None:
-    """Return an argument of a call that has keyword arguments only."""
+    """Return an argument of a call with keyword arguments only."""
     if call is None:
         return None
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
@@ -177,7 +182,7 @@ def _keyword_of(call: ast.expr | None, name: str) -> ast.expr | None:
 
 
 def _evaluated(node: ast.expr, owner: Definition, depth: int) -> Any:
-    """Return the value of a literal, which may name constants of modules; raises `UnknowableError`."""
+    """Return the value of a literal, which may use module constants; raises `UnknowableError`."""
     if isinstance(node, ast.Tuple):
         items: list[Any] = []
         for item in node.elts:
@@ -194,7 +199,7 @@ def _evaluated(node: ast.expr, owner: Definition, depth: int) -> Any:
 
 
 def constant_named(name: str, module: SourceModule, depth: int = MAX_DEPTH) -> Any:
-    """Return the literal that a name of a module stands for; raises `UnknowableError`."""
+    """Return the literal value of a module constant; raises `UnknowableError`."""
     if depth == 0:
         raise UnknowableError
     found = module.definitions.get(name)
@@ -216,7 +221,7 @@ def lineage_to(path: str, root: str) -> list[Definition]:
     """Return the class at a dotted path and its bases up to `root`, each with a single base.
 
     Raises:
-        UnknowableError: the source does not tell, or has several bases.
+        UnknowableError: the source cannot be analysed, or a class has several bases.
     """
     found = _found(path)
     if found is None:
@@ -225,12 +230,12 @@ def lineage_to(path: str, root: str) -> list[Definition]:
 
 
 def _classes_upward(found: Definition, root: str, depth: int) -> Iterator[Definition]:
-    """Yield a class and its bases up to the root, of several bases the first one's before the second one."""
+    """Yield a class and its bases up to the root, depth first."""
     if depth == 0 or not isinstance(found.node, ast.ClassDef) or not is_dataclass_or_plain(found.node):
         raise UnknowableError
     is_root = f"{found.module.name}.{found.node.name}" == root
     bases = [] if is_root else bases_of(found, depth)
-    if len(bases) > 1:  # the order of their attributes takes more than the source of one class
+    if len(bases) > 1:  # the source of one class does not determine their method resolution order
         raise UnknowableError
     yield found
     for base in bases:
@@ -284,7 +289,7 @@ def _called(node: ast.expr) -> ast.expr:
 
 
 def dotted(node: ast.expr) -> str:
-    """A name or attribute as text; raises `UnknowableError` for other expressions."""
+    """Return a name or attribute as text; raises `UnknowableError` for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -293,13 +298,13 @@ def dotted(node: ast.expr) -> str:
 
 
 def is_function(path: str) -> bool | None:
-    """Whether the source says that a dotted path names a function, not a class; None if it does not say."""
+    """Return whether a dotted path is a function instead of a class; None if unknown."""
     found = _found(path)
     return None if found is None else not found.is_class
 
 
 def declared_attribute(path: str, name: str, root: str) -> Any:
-    """Return the literal that the class at a dotted path gives an attribute; None if unknown.
+    """Return the literal value of an attribute of the class at a dotted path; None if unknown.
 
     See `read_class_attribute`.
     """
@@ -311,9 +316,9 @@ def declared_attribute(path: str, name: str, root: str) -> Any:
 
 
 def attributes_of(path: str) -> tuple[str, ...] | None:
-    """Return the names of methods and attributes that the class at a dotted path and its bases have.
+    """Return the names of methods and attributes of the class at a dotted path and its bases.
 
-    A function has none. None: the source does not tell.
+    Empty for a function. None if the source cannot be analysed.
     """
     found = _found(path)
     try:
@@ -323,7 +328,7 @@ def attributes_of(path: str) -> tuple[str, ...] | None:
 
 
 def uses_of_itself(path: str, name: str) -> bool:
-    """Whether the source of the class at a dotted path, without its bases, uses an attribute of `self`."""
+    """Return whether the class at a dotted path, without its bases, uses an attribute of `self`."""
     found = _found(path)
     return found is not None and any(
         isinstance(node, ast.Attribute)
@@ -363,13 +368,13 @@ def _found(path: str) -> Definition | None:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments that can be given by name.
+    """Arguments that can be given by name.
 
     Attributes:
         names: all arguments, positional ones first.
         required: arguments without a default.
         num_positional: number of `names` that can be given by position.
-        is_open: further arguments are taken, too (`**kwargs`).
+        is_open: whether further arguments are accepted (`**kwargs`).
     """
 
     names: tuple[str, ...]
@@ -391,7 +396,7 @@ class Signature:
 
 
 def signature_of(found: Definition) -> Signature:
-    """The arguments of a class's constructor or of a function; raises `UnknowableError`."""
+    """Return the arguments of a class's constructor or of a function; raises `UnknowableError`."""
     if isinstance(found.node, ast.ClassDef):
         return _constructor_signature(found, MAX_DEPTH) or Signature((), (), 0)
     if found.node.decorator_list:
@@ -413,7 +418,7 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef, skip: int) -> Sign
 
 
 def _constructor_signature(found: Definition, depth: int) -> Signature | None:
-    """The arguments of a class's constructor; None when neither it nor its bases have one."""
+    """Return the arguments of a class's constructor; None if neither it nor its bases have one."""
     node = found.node
     assert isinstance(node, ast.ClassDef)
     methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
@@ -439,7 +444,7 @@ def _inherited_signature(found: Definition, depth: int) -> Signature | None:
 
 
 def _init_signature(found: Definition, init: ast.FunctionDef, depth: int) -> Signature:
-    """The arguments of `__init__`; with the base class's where `**kwargs` go there and nowhere else."""
+    """Return the arguments of `__init__`, including the base class's if `**kwargs` are only passed there."""
     signature = _parameters(init, skip=1)
     call = _super_call(init)
     if not signature.is_open or call is None:
@@ -459,7 +464,7 @@ def _init_signature(found: Definition, init: ast.FunctionDef, depth: int) -> Sig
 
 
 def _super_call(init: ast.FunctionDef) -> ast.Call | None:
-    """Return the call `super().__init__(..., **kwargs)`, if the keyword arguments have no other use."""
+    """Return the call `super().__init__(..., **kwargs)` if `kwargs` is not used elsewhere."""
     name = init.args.kwarg.arg if init.args.kwarg is not None else None
     uses = [node for node in ast.walk(init) if isinstance(node, ast.Name) and node.id == name]
     for node in ast.walk(init):
@@ -500,7 +505,7 @@ def _is_init_field(item: ast.AnnAssign) -> bool:
 
 
 def _has_default(item: ast.AnnAssign) -> bool:
-    """Return whether a field of a dataclass has a default, also one given in `field(...)`."""
+    """Return whether a field of a dataclass has a default, also in `field(...)`."""
     if isinstance(item.value, ast.Call) and dotted(item.value.func).rpartition(".")[2] == "field":
         return any(keyword.arg in ("default", "default_factory") for keyword in item.value.keywords)
     return item.value is not None

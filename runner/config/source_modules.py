@@ -13,7 +13,7 @@ Definitions = dict[str, ast.stmt]
 
 
 class UnknowableError(Exception):
-    """The source does not tell."""
+    """The source cannot be analysed."""
 
 
 class MissingNameError(Exception):
@@ -26,10 +26,10 @@ class MissingNameError(Exception):
 
 
 class SourceModule:
-    """One module, parsed and not imported.
+    """A module, parsed without importing it.
 
-    `imports` maps a name to the module and the name there that it stands for (no name: the module itself),
-    `exports` a lazily exported name to the module that defines it (`_EXPORTS` beside a module `__getattr__`).
+    `imports` maps a name to a module and the name in it (empty: the module itself); `exports` maps a lazily exported
+    name to the module that defines it (`_EXPORTS` of a module with `__getattr__`).
     """
 
     def __init__(self, name: str, spec: ModuleSpec) -> None:
@@ -59,7 +59,7 @@ class SourceModule:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all names that the module has are known."""
+        """Whether all names of the module are known."""
         return not self._has_star_import and ("__getattr__" not in self.definitions or "_EXPORTS" in self.definitions)
 
     def defines(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class SourceModule:
 
     @cached_property
     def submodules(self) -> set[str]:
-        """The modules in the package; none in a module that is no package."""
+        """Modules in the package; empty for a module that is not a package."""
         found = set()
         for folder in map(Path, self.search_locations):
             for path in folder.iterdir() if folder.is_dir() else []:
@@ -81,7 +81,7 @@ class SourceModule:
         return found - {"__init__"}
 
     def public_names(self) -> list[str]:
-        """The classes and functions that the module offers; its submodules when it has none."""
+        """Classes and functions of the module, or its submodules if there are none."""
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         defined = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
         if self.search_locations and not self.exports:
@@ -129,7 +129,7 @@ class SourceModule:
             parents = package[: len(package) - statement.level + 1]
             base = ".".join([*parents, *([base] if base else [])])
         if base == self.name:
-            return  # a package that imports its own submodules
+            return  # a package that imports its submodules
         for alias in statement.names:
             if alias.name == "*":
                 self._has_star_import = True
@@ -138,12 +138,12 @@ class SourceModule:
 
 
 def open_module(name: str) -> SourceModule:
-    """The module of this name, without importing it; raises `MissingNameError` or `UnknowableError`."""
+    """Return the module with this name without importing it; raises `MissingNameError` or `UnknowableError`."""
     return SourceModule(name, _find_spec(name))
 
 
 def is_path_into_package(text: str) -> bool:
-    """Return whether a text is a dotted path that begins with a package or module that can be imported."""
+    """Return whether a text is a dotted path that starts with an importable package or module."""
     top, *others = text.split(".")
     if not others or not all(part.isidentifier() for part in (top, *others)):
         return False
@@ -162,15 +162,15 @@ def _find_spec(name: str) -> ModuleSpec:
     parent, _, leaf = name.rpartition(".")
     if parent:
         locations = list(_find_spec(parent).submodule_search_locations or [])
-        # By its last part alone: for the whole name Python wants the parent of a namespace package to be imported.
+        # Search the last part only: for the full name, Python would import the parent of a namespace package.
         spec = PathFinder.find_spec(leaf, locations)
-        what = f"package {parent} has no module {leaf}"
+        what = f"package {parent} does not contain a module {leaf}"
     else:
         try:
             spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
             raise UnknowableError from None
-        what = f"there is no package {name} (looked in the working folder, PYTHONPATH and what is installed)"
+        what = f"there is no package {name} in the working folder, in PYTHONPATH, or installed"
     if spec is None:
         raise MissingNameError(what, leaf)
     return spec

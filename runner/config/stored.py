@@ -39,11 +39,11 @@ def compose_stored(
     """Compose stored values with overrides of single keys; problems are collected, not raised.
 
     Args:
-        unresolved: `Composed.unresolved` of the run, so that an override also reaches what refers to its key.
-        overrides: as on the command line, without `hydra.` ones.
+        unresolved: `Composed.unresolved` of the run, so that an override also changes references to its key.
+        overrides: overrides of the command line without `hydra.` keys.
         earlier: overrides that the stored values already contain.
         experiment: name of the experiment file.
-        sources: dotted key -> place of its value, for values that are not from a checkpoint.
+        sources: dotted key -> source of its value, for values that are not from a checkpoint.
     """
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
@@ -98,7 +98,7 @@ def _record_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence
 
 
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
-    """Apply overrides of single keys; a removed one becomes null."""
+    """Apply overrides of single keys; a removed key becomes null."""
     for line in lines:
         if changes_edits(line.text):
             yield from _set_edits(config, line)
@@ -128,22 +128,20 @@ def compose_new_run(
     overrides: Sequence[str],
     config_dir: Path | None,
 ) -> tuple[Composed, set[str]]:
-    """Compose a new run that begins with the checkpoint's modules; problems are collected, not raised.
+    """Compose a new run that starts with the checkpoint's modules; problems are collected, not raised.
 
-    Overrides are of single keys and of groups.
-
-    An option of a group replaces the stored block. An experiment replaces all blocks but `module`: the checkpoint has
-    the parameters of that network.
+    Overrides of groups are also valid: an option of a group replaces the stored block, and an experiment replaces all
+    blocks except `module`, because the checkpoint contains the parameters of that network.
 
     Args:
-        manifest: of the checkpoint.
-        stored: its configuration, safe to be resolved.
-        checkpoint: its folder.
-        overrides: as on the command line, without `hydra.` ones.
-        config_dir: folder with experiments and options of one's own.
+        manifest: manifest of the checkpoint.
+        stored: configuration of the checkpoint, safe to resolve.
+        checkpoint: folder of the checkpoint.
+        overrides: overrides of the command line without `hydra.` keys.
+        config_dir: folder with custom experiments and options.
 
     Returns:
-        The configuration, and the names of its blocks that are not stored ones.
+        The configuration, and the names of its new blocks.
     """
     choices = {text: group for text in overrides if (group := _chosen_group(text, search_dirs(config_dir))) is not None}
     chosen = compose_experiment(list(choices), config_dir)
@@ -163,7 +161,7 @@ def compose_new_run(
 
 
 def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Set this checkpoint as the beginning of all modules, whatever the stored run began with."""
+    """Load the parameters of all modules from this checkpoint, instead of from where the stored run did."""
     load = {"load_state_path": str(checkpoint), "load_state_strict": True}
     agents = dict(values.get("multi_agent", {}))
     modules = {
@@ -174,7 +172,7 @@ def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, An
 
 
 def _chosen_group(text: str, dirs: Sequence[Path]) -> str | None:
-    """The group that an override chooses an option of."""
+    """Return the group of an override, or None."""
     lines, _ = parse_overrides([text], dirs)
     is_choice = bool(lines) and lines[0].is_group and not lines[0].parsed.is_delete()
     return lines[0].key if is_choice and lines[0].key in (*core_groups(), _EXPERIMENT) else None
@@ -182,15 +180,16 @@ def _chosen_group(text: str, dirs: Sequence[Path]) -> str | None:
 
 def _find_unusable(line: OverrideLine) -> Problem | None:
     if line.parsed.is_sweep_override():
-        return Problem("a stored run takes one value for each key, not a sweep", line.where)
+        return Problem("a stored run takes one value per key, not a sweep", line.where)
     if line.is_group:
-        expected = "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes group=option too"
-        return Problem("a stored run takes overrides of single keys, not of groups", line.where, expected=expected)
+        fix = "`runner resume RUN_DIR --module-only` starts a new run with the same module, and takes group=option"
+        what = "a stored run takes overrides of single keys, not of groups"
+        return Problem(what, line.where, expected="key=value", fix=fix)
     return None
 
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Dotted key -> (old, new) as text, for every value that differs."""
+    """Return dotted key -> (old, new) as text for every value that differs."""
     old, new = leaf_values(before), leaf_values(after)
     names = [name for name in {**old, **new} if old.get(name, _MISSING) != new.get(name, _MISSING)]
     return {name: (_text(old.get(name, _MISSING)), _text(new.get(name, _MISSING))) for name in names}
@@ -210,9 +209,9 @@ def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir:
     """Compose `compose_experiment([*shared, *differing], config_dir)`, ten times as fast from the second call on.
 
     Args:
-        shared: overrides that many configurations have.
-        differing: further overrides, of other keys.
-        config_dir: folder with experiments and options of one's own; files that change meanwhile are not read again.
+        shared: overrides that the configurations share.
+        differing: further overrides of other keys.
+        config_dir: folder with custom experiments and options; changed files are not read again.
     """
     lines, problems = parse_overrides(differing, search_dirs(config_dir))
     singles = [line.text for line in lines if _sets_a_key(line)]
@@ -220,7 +219,7 @@ def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir:
     if problems or not singles:
         return compose_experiment([*shared, *differing], config_dir)
     base = _composed_once((*shared, *others), config_dir)
-    if base.problems:  # perhaps because of what is missing: an interpolation of a key of `differing`
+    if base.problems:  # perhaps an interpolation of a key of `differing`
         return compose_experiment([*shared, *differing], config_dir)
     composed = compose_stored(base.unresolved, singles, base.overrides, base.experiment, base.sources)
     return replace(

@@ -1,7 +1,7 @@
 """Dotted paths (`_target_`, `loss`, ...) checked by reading source files, without importing them.
 
-Importing torch costs over a second; parsing the one file that defines a class costs milliseconds. Where the
-source cannot tell (C extensions, star imports, decorators, dynamic attributes), nothing is reported.
+Importing torch takes over a second; parsing the file that defines a class takes milliseconds. If the source cannot be
+analysed (C extensions, star imports, decorators, dynamic attributes), nothing is reported.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runner.config.source_modules import MissingNameError, SourceModule, Unknowa
 
 @dataclass(frozen=True)
 class TargetFault:
-    """A fault of a dotted path, or of the arguments given to its target.
+    """A fault of a dotted path or of the arguments of its target.
 
     Attributes:
-        arguments: the names of arguments that are unknown or missing; empty where the path itself is at fault.
-        is_missing: the arguments are missing.
+        arguments: names of unknown or missing arguments; empty if the path is at fault.
+        is_missing: whether the arguments are missing.
     """
 
     what: str
@@ -36,26 +36,26 @@ class TargetFault:
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments that runner gives by itself: a number by position, and others by name where the target takes them."""
+    """Arguments that runner passes: a number by position, and others by name if the target accepts them."""
 
     num_positional: int = 0
     names: tuple[str, ...] = ()
 
 
 NOTHING_GIVEN = Given()
-# Keys that Hydra's `instantiate` reads itself.
+# Keys with a meaning for Hydra's `instantiate`.
 POSITIONAL = "_args_"
 INSTANTIATE_KEYS = ("_target_", POSITIONAL, "_partial_", "_convert_", "_recursive_")
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kind of class that a path may name.
+    """A kind of class.
 
     Attributes:
-        bases: dotted paths of class definitions, one of which a class must inherit.
-        asked: the bases in words.
-        has_factories: a function that returns one will do as well.
+        bases: dotted paths of base classes, one of which the class must inherit.
+        asked: description of the bases.
+        has_factories: whether a function that returns an instance is also valid.
     """
 
     bases: tuple[str, ...]
@@ -65,14 +65,14 @@ class Kinds:
 
 VECTOR_ENV = "gymnasium.vector.vector_env.VectorEnv"
 PIPELINE = "runner.pipelines.pipeline.ConnectorPipeline"
-# Pipeline -> the class of pipelines of its kind; the last part of a list of edits names the pipeline.
+# Pipeline -> class of its pipelines.
 PIPELINE_KINDS = {
     "env_to_module": "runner.pipelines.pipeline.EnvToModulePipeline",
     "module_to_env": "runner.pipelines.pipeline.ModuleToEnvPipeline",
     "learner": "runner.pipelines.pipeline.LearnerConnectorPipeline",
 }
 
-# Bases of connectors that are given running episodes.
+# Bases of connectors that receive running episodes.
 ENV_CONNECTORS = (
     "runner.pipelines.connector_kinds.EnvToModuleConnector",
     "runner.pipelines.connector_kinds.ModuleToEnvConnector",
@@ -99,7 +99,7 @@ CALLBACKS = Kinds(("runner.callbacks.callback.Callback",), "runner.callbacks.Cal
 PLAYERS = Kinds(("runner.league.players.Player",), "runner.league.Player")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
-# Packages whose classes somebody else's configuration may make.
+# Packages whose classes an untrusted configuration may create.
 PACKAGES = ("runner", "gymnasium", "torch")
 
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
@@ -111,7 +111,7 @@ _ENV_RUNNERS = (
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
 _ALGORITHM = rf"(algorithm|multi_agent\.algorithm_config_overrides_per_module\.[^.]+|{MODULE_ALGORITHM.pattern})"
 _EDIT = rf"\d+\.(prepend|append|{CONNECTOR_KEY})(\.{CONNECTORS_KEY}\.\d+)*\._target_"
-# Pattern of a dotted key -> base classes, or functions that are allowed themselves.
+# Pattern of a dotted key -> base classes, or permitted functions.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"{_ALGORITHM}\.loss", LOSSES.bases),
     (rf"{_ALGORITHM}\.schema", _SCHEMA),
@@ -131,7 +131,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"offline\.prelearner_class", ("runner.offline.training.prelearner.OfflinePreLearner",)),
     (r"offline\.prelearner_buffer_class", ("runner.replay.episode_replay_buffer.EpisodeReplayBuffer",)),
 )
-# Modules of environments that wrap others: they take objects, or do more than step an environment.
+# Modules of environments that wrap others, take objects, or do more than step an environment.
 _NO_ENVIRONMENTS = ("gymnasium.wrappers.", "gymnasium.vector.", "gymnasium.utils.", "gymnasium.experimental.")
 
 
@@ -143,18 +143,18 @@ def find_target_fault(
     given: Given = NOTHING_GIVEN,
     is_partial: bool = False,
 ) -> TargetFault | None:
-    """The fault of a dotted path to a class or function.
+    """Return the fault of a dotted path to a class or function, or None.
 
     Args:
         path: `package.module.Name`.
-        arguments: names of the keyword arguments that it will be called with; None: they are not checked.
-        may_be_module: a module will do.
-        kinds: allowed kinds; None: any class or function.
-        given: arguments that runner itself gives.
-        is_partial: others give the arguments that are missing.
+        arguments: names of the keyword arguments of the call; None: not checked.
+        may_be_module: whether a module is valid.
+        kinds: valid kinds; None: any class or function.
+        given: arguments that runner passes.
+        is_partial: whether missing arguments are given later.
     """
     if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
-        return TargetFault(f"{path} is no dotted path of a class or function", "package.module.Name")
+        return TargetFault(f"{path} is not the dotted path of a class or function", "package.module.Name")
     if path.split(".")[0] in sys.stdlib_module_names:
         return TargetFault(f"{path} is part of Python itself", "a class or function of an installed package")
     try:
@@ -174,7 +174,7 @@ def find_target_fault(
 
 
 def is_subclass(path: str, base: str) -> bool:
-    """Whether the source says that the class at `path` inherits `base`, the dotted path of its definition."""
+    """Return whether the class at `path` inherits `base`, a dotted path, according to its source."""
     try:
         found = resolve(path, MAX_DEPTH)
         return isinstance(found, Definition) and inherits(found, (base,), MAX_DEPTH)
@@ -190,7 +190,7 @@ def _find_kind_fault(path: str, found: Definition, kinds: Kinds) -> TargetFault 
             return None
     except UnknowableError:
         return None
-    return TargetFault(f"{path} is no subclass of {kinds.asked}")
+    return TargetFault(f"{path} is not a subclass of {kinds.asked}")
 
 
 def _find_argument_fault(path: str, found: Definition, arguments: list[str], given: Given) -> TargetFault | None:
@@ -202,7 +202,7 @@ def _find_argument_fault(path: str, found: Definition, arguments: list[str], giv
     unknown = [] if signature.is_open else [key for key in arguments if key not in signature.names]
     listed = list_names(expected, unknown[0] if unknown else "") or "no arguments"
     if unknown:
-        what = f"{name} takes no argument {', '.join(unknown)}"
+        what = f"{name} does not take the argument {', '.join(unknown)}"
         return TargetFault(what, listed, nearest_match(unknown[0], expected), tuple(unknown))
     missing = [key for key in signature.required if key not in (*arguments, *given.names)]
     if missing:
@@ -212,7 +212,7 @@ def _find_argument_fault(path: str, found: Definition, arguments: list[str], giv
 
 
 def with_positional(given: Given, block: Mapping[str, Any]) -> Given:
-    """Return what a target is given by position: by runner, and by the block."""
+    """Return the positional arguments of a target: from runner, and from the block."""
     positional = block.get(POSITIONAL)
     count = len(positional) if isinstance(positional, list) else 0
     return replace(given, num_positional=given.num_positional + count)
@@ -226,14 +226,14 @@ def find_target_problems(
     kinds: Kinds | None = None,
     given: Given = NOTHING_GIVEN,
 ) -> Iterator[Problem]:
-    """Yield the fault of the dotted path at a key, if it has one; see `find_target_fault`."""
+    """Yield the problem of the dotted path at a key, if any; see `find_target_fault`."""
     fault = find_target_fault(path, arguments, kinds=kinds, given=given)
     if fault is not None:
         yield describe_fault(key, fault, where(key), path)
 
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
-    """Turn a fault of a dotted path into a problem of its key."""
+    """Return the problem of a key for a fault of its dotted path."""
     return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest)
 
 
@@ -243,16 +243,16 @@ def names_code(key: str) -> bool:
 
 
 def is_part(key: str, is_inside: bool = False) -> bool:
-    """Return whether the value of a dotted key is the path of a part of a run, not of an object among its arguments.
+    """Return whether a dotted key is the path of a component of the run, instead of an object among its arguments.
 
-    `is_inside`: the block of the key is an argument of another `_target_`.
+    `is_inside`: whether the block of the key is an argument of another `_target_`.
     """
     is_option = is_inside and key.startswith("algorithm.plan.")
     return not is_option and any(re.fullmatch(pattern, key) for pattern, _ in _KINDS)
 
 
 def is_known_kind(key: str, path: str) -> bool:
-    """Whether `path` is in one of `PACKAGES` and of the kind that the key asks for, as far as source files tell."""
+    """Return whether `path` is in one of `PACKAGES` and of the kind that the key needs, according to its source."""
     bases = next((bases for pattern, bases in _KINDS if re.fullmatch(pattern, key)), ())
     lineage = find_ancestors(path) if path.partition(".")[0] in PACKAGES else []
     if not lineage or lineage[0].partition(".")[0] not in PACKAGES:

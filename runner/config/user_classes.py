@@ -1,6 +1,6 @@
-"""Rules of the user's losses, modules and pipeline edits that source files decide, without importing them.
+"""Rules of user-defined losses, modules and pipeline edits that are checked in source files, without imports.
 
-Where a source does not tell, nothing is reported, and `validate --build` finds out.
+If a source cannot be analysed, nothing is reported here, and `validate --build` finds the problem.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.config.source_definitions import (
 from runner.config.source_modules import UnknowableError
 from runner.config.targets import CONNECTORS, LOSSES, MODULES
 
-# Connectors that a default pipeline may have, whatever the environment and the module are.
+# Connectors that default pipelines may contain, for any environment and module.
 DEFAULT_CONNECTORS: Mapping[str, tuple[str, ...]] = {
     "env_to_module": (
         *("AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch"),
@@ -42,13 +42,13 @@ DEFAULT_CONNECTORS: Mapping[str, tuple[str, ...]] = {
         *("AddStatesFromEpisodesToBatch", "AgentToModuleMapping", "BatchIndividualItems", "NumpyToTensor"),
     ),
 }
-# Columns of a train batch that default pipelines, modules of runner and replay buffers may write.
+# Columns of a train batch that default pipelines, built-in modules and replay buffers may write.
 DEFAULT_COLUMNS = (
     *("obs", "actions", "rewards", "terminateds", "truncateds", "loss_mask", "is_burn_in"),
     *("action_dist_inputs", "action_logp", "state_in", "state_out", "noise", "n_step", "weights"),
     *("new_state_in", "seq_lens"),
 )
-# Fields of the module block that runner itself uses.
+# Fields of the module block that runner uses itself.
 _USED_BY_RUNNER = ("_target_", "model_config", "load_state_path", "load_state_strict", "max_seq_len", "action_mask_key")
 _DEFAULT_FILE = "conf/module/mlp.yaml"
 _OURS = "runner."
@@ -56,7 +56,7 @@ _SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
 
 
 def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield problems of losses, modules and edits that their sources show."""
+    """Yield problems of losses, modules and edits, according to their sources."""
     for key, algorithm in config.algorithms.items():
         module = "module" if key == "algorithm" else key.removesuffix(".algorithm")
         yield from _find_in_edits(key, algorithm, config, composed)
@@ -68,7 +68,7 @@ def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Ite
 
 
 def _lists_of(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, pipeline: str) -> dict[str, list[Any]]:
-    """Return dotted key -> edits of a pipeline, in the order in which they apply."""
+    """Return dotted key -> edits of a pipeline, in order of application."""
     field = OF_ALGORITHM.get(pipeline)
     lists = {} if field is None else {f"{key}.{field}": getattr(algorithm, field)}
     lists[f"connectors.{pipeline}"] = getattr(config.connectors, pipeline)
@@ -79,7 +79,7 @@ def _lists_of(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, pi
 def _find_in_edits(
     key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
-    """Yield anchors that no pipeline of this algorithm may have."""
+    """Yield anchors that cannot exist in the pipelines of this algorithm."""
     for pipeline in PIPELINES:
         names = set(DEFAULT_CONNECTORS[pipeline])
         for list_key, edits in _lists_of(key, algorithm, config, pipeline).items():
@@ -87,12 +87,12 @@ def _find_in_edits(
                 anchor = next((edit[name] for name in (*ANCHORED_EDITS, "remove") if name in edit), None)
                 if isinstance(anchor, str) and anchor not in names:
                     where = composed.where(f"{list_key}.{index}")
-                    what = f"the {pipeline} pipeline has no connector {anchor}"
+                    what = f"the {pipeline} pipeline does not contain a connector {anchor}"
                     yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
                 blocks = list(added_connectors(edit))
                 names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
                 if any(_has_own_connectors(block) for block in blocks):
-                    return  # a pipeline that makes its connectors by itself
+                    return  # a pipeline that creates its connectors itself
 
 
 def _has_own_connectors(block: Mapping[str, Any]) -> bool:
@@ -113,10 +113,10 @@ def _names_of_lineage(path: str, root: str) -> list[str] | None:
 def _find_in_loss(
     key: str, algorithm: AlgorithmConfig, module: str, config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
-    """Yield columns that a loss reads and nothing writes, and what it needs and the module does not mention."""
+    """Yield columns that a loss reads but nothing writes, and outputs that it needs but the module lacks."""
     path = config.module._target_ if module == "module" else _module_path(module, config)
     if algorithm.loss.startswith(_OURS) and path.startswith(_OURS):
-        return  # building the module reports a pair that does not fit
+        return  # building the module reports a loss that does not fit
     try:
         loss = lineage_to(algorithm.loss, LOSSES.bases[0])
         reads, needs = (read_class_attribute(loss[0], name, LOSSES.bases[0]) for name in ("reads", "needs"))
@@ -135,7 +135,7 @@ def _module_path(module: str, config: ExperimentConfig) -> str:
 def _find_unwritten(
     key: str, name: str, reads: Any, module: str, config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
-    if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data have columns of their own
+    if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data may have more columns
         return
     try:
         written = {*DEFAULT_COLUMNS, *_written_by(key, config), *_outputs_of(module)}
@@ -143,13 +143,13 @@ def _find_unwritten(
         return
     missing = [column for column in reads if column not in written]
     if missing:
-        what = f"{name} reads {', '.join(missing)}, which no connector of the learner pipeline writes"
+        what = f"{name} reads {', '.join(missing)}, but no connector of the learner pipeline writes it"
         nearest = nearest_match(missing[0], written)
         yield Problem(what, composed.where(f"{key}.loss"), ", ".join(missing), list_names(written), nearest)
 
 
 def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
-    """Yield the columns that connectors of edits write."""
+    """Yield the columns that connectors in edits write."""
     algorithm = config.algorithms[key]
     for pipeline in PIPELINES:
         for edits in _lists_of(key, algorithm, config, pipeline).values():
@@ -162,7 +162,7 @@ def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
 
 
 def _outputs_of(module: str) -> Iterable[str]:
-    """Return names that may be outputs of a module: all texts in its source."""
+    """Return names that may be outputs of a module: all string literals in its source."""
     return _texts_in(lineage_to(module, MODULES.bases[0]))
 
 
@@ -175,7 +175,7 @@ def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iter
     lacking = [need for need in needs if need not in known] if isinstance(needs, tuple) else []
     if lacking:
         of_module = module.rpartition(".")[2]
-        what = f"{name} needs {', '.join(lacking)} of the module, and {of_module} has none"
+        what = f"{name} needs {', '.join(lacking)}, which {of_module} does not provide"
         yield Problem(what, where, of_module, f"a module with {', '.join(needs)}")
 
 
@@ -204,7 +204,7 @@ def _describe_keys(
 ) -> Iterator[Problem]:
     for one in [one for one in given if one not in used]:
         where = composed.where(f"{key}.model_config.{one}")
-        what = f"{key}.model_config.{one} is not used by {name}"
+        what = f"{name} does not use {key}.model_config.{one}"
         nearest = nearest_match(str(one), used)
         yield Problem(what, where, show_value(given[one]), list_names(used) or "no keys", nearest)
 
@@ -217,11 +217,11 @@ def _find_ignored_fields(
         value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
             expected = f"{show_value(getattr(default, field))}, or a {name} that reads config.{field}"
-            yield Problem(f"{key}.{field} is not used by {name}", source, show_value(value), expected)
+            yield Problem(f"{name} does not use {key}.{field}", source, show_value(value), expected)
 
 
 def _is_chosen(source: str) -> bool:
-    """Return whether a person chose a value for this module, and not a shipped experiment for another one."""
+    """Return whether the user chose a value for this module, rather than a built-in experiment for another one."""
     is_shipped = source == DEFAULT_SOURCE or source.startswith(_SHIPPED)
     return not is_shipped or (source.startswith(_SHIPPED_MODULES) and not source.startswith(_DEFAULT_FILE))
 
@@ -237,7 +237,7 @@ def _nodes(classes: Iterable[Definition], whole_files: bool = False) -> Iterator
 
 
 def _texts_in(classes: Iterable[Definition]) -> Iterator[str]:
-    """Yield texts in the sources of classes, including constants of their modules."""
+    """Yield string literals in the sources of classes, including constants of their modules."""
     for one in classes:
         for node in ast.walk(one.node):
             value = node.value if isinstance(node, ast.Constant) else None
@@ -260,7 +260,7 @@ def _names_in(classes: Iterable[Definition], whole_files: bool = False) -> Itera
 
 
 def _keys_used(classes: Sequence[Definition]) -> tuple[list[str], bool]:
-    """Return the keys of `model_config` in the files of classes, and whether these are all that may be used."""
+    """Return the keys of `model_config` in the files of classes, and whether the list is complete."""
     nodes = list(_nodes(classes, whole_files=True))
     uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "model_config"]
     keys = {id(use): key for node in nodes for use, key in [_key_of(node)] if key is not None}
@@ -268,7 +268,7 @@ def _keys_used(classes: Sequence[Definition]) -> tuple[list[str], bool]:
 
 
 def _key_of(node: ast.AST) -> tuple[ast.AST | None, str | None]:
-    """Return a use of `model_config` and its key: `….model_config["key"]` or `….model_config.get("key", …)`."""
+    """Return an access to `model_config` and its key: `….model_config["key"]` or `….model_config.get("key", …)`."""
     if isinstance(node, ast.Subscript):
         return node.value, _text(node.slice)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
@@ -281,7 +281,7 @@ def _text(node: ast.AST) -> str | None:
 
 
 def _passes_config_on(classes: Iterable[Definition]) -> bool:
-    """Return whether a class gives its whole configuration to anything but its base class."""
+    """Return whether a class passes its complete configuration to anything except its base class."""
     calls = [node for node in _nodes(classes) if isinstance(node, ast.Call) and not _is_super_init(node)]
     arguments = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
     return any(_is_config(value) for value in arguments)

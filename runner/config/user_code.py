@@ -1,4 +1,4 @@
-"""Where the user's own code stands: lines of classes and methods, and the line of it that an error came from."""
+"""Locations in user code: lines of classes and methods, and the line that raised an error."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _UNEXPECTED = re.compile(r"(?P<called>\w+)(\.__init__)?\(\) got an unexpected ke
 
 
 def is_user_defined(part: type) -> bool:
-    """Return whether a class is none of runner's."""
+    """Return whether a class is user-defined."""
     return part.__module__.partition(".")[0] != _PACKAGE_DIR.name
 
 
 def is_user_defined_method(part: type, method: str) -> bool:
-    """Return whether the user wrote this method of a class."""
+    """Return whether a method of a class is user-defined."""
     return _is_user_code(getattr(getattr(part, method, None), "__code__", None))
 
 
 def line_of(part: Any) -> str | None:
-    """Return file:line of a class or function; None where its source cannot be found."""
+    """Return file:line of a class or function; None if its source cannot be found."""
     try:
         code = inspect.unwrap(part).__code__ if not isinstance(part, type) else None
         if code is not None:
@@ -41,7 +41,7 @@ def line_of(part: Any) -> str | None:
 
 
 def place_of(part: type, *methods: str) -> str:
-    """Return file:line and name of the first of the methods that the user wrote; of the class where there is none."""
+    """Return file:line and name of the first user-defined method, or of the class if there is none."""
     for method in methods:
         if is_user_defined_method(part, method):
             return f"{line_of(getattr(part, method))}, {part.__name__}.{method}"
@@ -49,12 +49,12 @@ def place_of(part: type, *methods: str) -> str:
 
 
 def problem_of(error: BaseException, where: str | None = None) -> Problem:
-    """Describe an error by the user's newest line that it came through, and by what the function there was given.
+    """Describe an error by the innermost line of user code in its traceback, and by the arguments of its function.
 
     Args:
-        error: with its traceback; only frames below the one that caught it count.
-        where: what the user knows the failed part by, a key of the configuration for example; an error that came
-            through no line of the user's is placed by it alone. None: the line that raised such an error.
+        error: exception with its traceback; only frames below the catching one count.
+        where: name of the failed component, for example a configuration key; it is the only place for an error
+            without user code in its traceback. None: use the line that raised such an error.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = traceback.extract_tb(error.__traceback__)
@@ -71,19 +71,19 @@ def problem_of(error: BaseException, where: str | None = None) -> Problem:
 
 
 def is_bad_call(error: BaseException) -> bool:
-    """Return whether a function was called with arguments that it does not take: the caller's line raised this."""
+    """Return whether a call with invalid arguments raised this, in the line of the caller."""
     tb = error.__traceback__
     return isinstance(error, TypeError) and tb is not None and tb.tb_next is None
 
 
 def is_unimplemented(error: BaseException) -> bool:
-    """Return whether a base class raised this instead of a method that the user has not written."""
+    """Return whether a base class raised this in place of a missing user-defined method."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     return isinstance(error, NotImplementedError) and not any(_is_user_code(frame.f_code) for frame in frames)
 
 
 def outline(value: Any) -> str | None:
-    """Return shape and dtype of an array or tensor, of each in a dict or tuple; None where there is none."""
+    """Return shape and dtype of an array or tensor, or of all in a dict or tuple; None if there is none."""
     if hasattr(value, "ndim") and hasattr(value, "dtype"):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def outline(value: Any) -> str | None:
 
 
 def _names_for(error: BaseException, frame: FrameType) -> tuple[list[str], str]:
-    """Return the names that could stand where a wrong one stood, and the wrong one; nothing where it is unknown."""
+    """Return the valid names and the wrong name of an error about a name; nothing for other errors."""
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         wanted = error.args[0]
         mappings = [value for value in frame.f_locals.values() if isinstance(value, Mapping) and wanted not in value]
@@ -111,7 +111,7 @@ def _names_for(error: BaseException, frame: FrameType) -> tuple[list[str], str]:
 
 
 def _arguments_of(frame: FrameType) -> str | None:
-    """Return shapes and dtypes of the arguments of a frame's function; None where there are none."""
+    """Return shapes and dtypes of the arguments of a frame's function, or None."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     outlined = [(name, outline(frame.f_locals[name])) for name in names if name in frame.f_locals]

@@ -39,9 +39,9 @@ def build_experiment_config(composed: Composed) -> ExperimentConfig:
 
 
 def build_blocks(composed: Composed) -> ExperimentConfig:
-    """Build the configuration with each block checked by itself; raises `ConfigError`.
+    """Build the configuration and check single blocks only; raises `ConfigError`.
 
-    This is for verbs that train nothing, and that need no environment, for example.
+    For commands that do not train, and do not need an environment, for example.
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
@@ -52,12 +52,12 @@ def build_blocks(composed: Composed) -> ExperimentConfig:
 
 
 class _Reader:
-    """A reader of blocks into dataclasses; a field with a problem keeps its default, so that reading goes on."""
+    """Reads blocks into dataclasses; invalid fields keep their defaults, so that all problems are found."""
 
     def __init__(self, composed: Composed) -> None:
         self.composed = composed
         self.problems: list[Problem] = []
-        self.unknown_block: str | None = None  # of an algorithm whose dataclass is not there
+        self.unknown_block: str | None = None  # key of an algorithm whose dataclass does not exist
 
     def read_experiment(self) -> ExperimentConfig:
         values = self.composed.values
@@ -73,21 +73,21 @@ class _Reader:
         return dataclasses.replace(config, multi_agent=dataclasses.replace(config.multi_agent, modules=modules))
 
     def _with_own_algorithm(self, module_id: str, fields: dict[str, Any], of_run: AlgorithmConfig) -> dict[str, Any]:
-        """Read the algorithm that a module may have of its own; what all modules share is the run's."""
+        """Read the algorithm of a single module, if any; shared fields come from the run."""
         if "algorithm" not in fields:
             return fields
         key = module_algorithm_key(module_id)
         others, values = {name: value for name, value in fields.items() if name != "algorithm"}, fields["algorithm"]
         if not isinstance(values, dict) or "schema" not in values:
-            what = f"{key} names no algorithm"
+            what = f"{key} does not choose an algorithm"
             expected = (
-                f"- /algorithm@{key}: dqn in `defaults`, for example, and options here; options of the run's algorithm "
-                f"differ by multi_agent.algorithm_config_overrides_per_module.{module_id}"
+                f"- /algorithm@{key}: dqn in `defaults`, for example; to change options of the run's algorithm, set "
+                f"multi_agent.algorithm_config_overrides_per_module.{module_id}"
             )
             self.problems.append(Problem(what, self.composed.where(key), show_value(values), expected))
             return others
         for name in (name for name in AlgorithmConfig.of_run if name in values):
-            what, where = f"{key}.{name}: all modules share this field", self.composed.where(f"{key}.{name}")
+            what, where = f"{key}.{name} cannot be set per module", self.composed.where(f"{key}.{name}")
             self.problems.append(Problem(what, where, show_value(values[name]), f"algorithm.{name}"))
         own = {name: value for name, value in values.items() if name not in AlgorithmConfig.of_run}
         shared = {name: getattr(of_run, name) for name in AlgorithmConfig.of_run}
@@ -118,7 +118,7 @@ class _Reader:
     def _read_field(self, field: dataclasses.Field[Any], annotation: Any, value: Any, name: str) -> Any:
         if value is dataclasses.MISSING:
             if name.partition(".")[0] not in self.composed.unread:
-                self.problems.append(Problem(f"{name} has no value and no default", self.composed.where(name)))
+                self.problems.append(Problem(f"{name} is required", self.composed.where(name)))
             return None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return value
@@ -132,7 +132,7 @@ class _Reader:
         return convert(value, annotation)
 
     def all_problems(self) -> list[Problem]:
-        """Return the problems of composing and reading, but none that an unknown dataclass brings with it."""
+        """Return the problems of composing and reading, without consequences of an unknown dataclass."""
         composing = self.composed.problems
         if self.unknown_block is not None:
             missing_key = f"Interpolation key '{self.unknown_block}."
@@ -143,7 +143,7 @@ class _Reader:
         for key, expected, nearest in find_unknown_keys(schema, values, prefix):
             got = show_value({str(name): value for name, value in values.items()}[key.removeprefix(prefix)])
             if prefix == "module." and nearest is None:
-                expected = f"module.model_config for options of a class of your own; {expected}"
+                expected = f"module.model_config for options of a custom class; {expected}"
             yield Problem(f"unknown key {key}", self.composed.where(key), got, expected, nearest)
 
     def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
@@ -157,7 +157,7 @@ class _Reader:
         except SchemaError as error:
             where = self.composed.where(f"{key}.schema")
             self.unknown_block = key
-            self.problems.append(Problem(f"{key}.schema names no usable dataclass: {error}", where, show_value(path)))
+            self.problems.append(Problem(f"{key}.schema is not a valid dataclass: {error}", where, show_value(path)))
             return ExperimentConfig().algorithm
         algorithm = self._read_block(schema, values, key)
         assert isinstance(algorithm, AlgorithmConfig)

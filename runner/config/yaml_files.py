@@ -1,7 +1,7 @@
-"""YAML files, read within bounds, and the line of every key, which parsed values do not have.
+"""Bounded reading of YAML files, and the line number of every key.
 
-Small YAML texts can expand to huge values: aliases of aliases double a document with each line, and brackets in
-brackets crash libyaml's loader. The stream of events that is checked before neither follows aliases nor recurses.
+Small YAML texts can expand to huge values: aliases of aliases double a document with each line, and deeply nested
+brackets crash libyaml's loader. The check of the event stream before loading neither follows aliases nor recurses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 class UnboundedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
-    """A text that is nested too deep, expands to too much, or is too long."""
+    """A text that is nested too deeply, expands to too many values, or is too long."""
 
 
 def read_bounded(path: Path) -> str:
@@ -30,7 +30,7 @@ def read_bounded(path: Path) -> str:
 
     Raises:
         OSError, UnicodeDecodeError: the file cannot be read.
-        UnboundedYAMLError: the text expands to too much.
+        UnboundedYAMLError: the text expands to too many values.
     """
     text = read_regular(path, MAX_YAML_BYTES).decode("utf-8")
     check_bounds(text, str(path))
@@ -38,21 +38,21 @@ def read_bounded(path: Path) -> str:
 
 
 def file_version(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file does, if its file system's clock has ticked meanwhile.
+    """Return numbers that change when a file changes, at the resolution of the file system's clock.
 
     Raises:
-        OSError: there is no such file.
+        OSError: the file does not exist.
     """
     stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def check_bounds(text: str, name: str) -> None:
-    """Raise `UnboundedYAMLError` for a text that expands to too much; invalid YAML is left to the loader.
+    """Raise `UnboundedYAMLError` for a text that expands to too many values; the loader reports invalid YAML.
 
     Args:
-        text: one document or several.
-        name: of the file, for messages.
+        text: one or more documents.
+        name: file name for messages.
     """
     try:
         fault = _find_fault(text)
@@ -67,7 +67,7 @@ def _named(mark: Any, name: str) -> Any:
 
 
 def _find_fault(text: str) -> tuple[Any, str] | None:
-    """Return the place and the description of the first fault; None without one."""
+    """Return the position and the description of the first fault, or None."""
     expansion = _Expansion()
     for event in yaml.parse(text, Loader=_Loader):
         fault = expansion.add(event)
@@ -80,22 +80,22 @@ class _Expansion:
     """Counts the values that a text expands to, event by event."""
 
     def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}  # anchor -> values that an alias of it stands for
+        self._sizes: dict[str, int] = {}  # anchor -> number of values of its aliases
         self._open_blocks: list[tuple[str | None, int]] = []  # anchor, values so far
         self._total = 0
 
     def add(self, event: Any) -> str | None:
-        """Count an event; return its fault, None without one."""
+        """Count an event; return its fault, or None."""
         if isinstance(event, _STARTS):
             self._open_blocks.append((event.anchor, 1))
-            return f"values in values, deeper than {MAX_DEPTH}" if len(self._open_blocks) > MAX_DEPTH else None
+            return f"values are nested deeper than {MAX_DEPTH}" if len(self._open_blocks) > MAX_DEPTH else None
         if isinstance(event, yaml.AliasEvent) and any(anchor == event.anchor for anchor, _ in self._open_blocks):
-            return f"the alias *{event.anchor} stands inside what it stands for"
+            return f"the alias *{event.anchor} contains itself"
         self._count(self._completed_size(event))
         return f"its aliases expand to more than {MAX_ITEMS:,} values" if self._total > MAX_ITEMS else None
 
     def _completed_size(self, event: Any) -> int:
-        """Return how many values end with an event, and keep the number for aliases."""
+        """Return the number of values that end with an event, and store it for aliases."""
         if isinstance(event, yaml.AliasEvent):
             return self._sizes.get(event.anchor, 1)
         if isinstance(event, _ENDS):
@@ -121,14 +121,14 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values of a YAML file."""
+    """Return the plain values of a YAML file."""
     return yaml.load(read_bounded(path), Loader=_Loader)
 
 
 def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
     """Return (keys from the root, line, whether it is a leaf) of every key and list item in file order.
 
-    A list is a leaf; its items follow it under their index.
+    A list is a leaf, followed by its items under their indexes.
     """
     return _locate_keys(path, file_version(path))
 
@@ -140,7 +140,7 @@ def _locate_keys(path: Path, _version: tuple[int, ...]) -> list[tuple[tuple[str,
 
 
 def find_default_line(path: Path, option: str) -> int | None:
-    """Return the line of the defaults-list entry that names `option`, or a group of this name."""
+    """Return the line of the entry in the defaults list with the option, or with a group of this name."""
     root = yaml.compose(read_bounded(path), Loader=_Loader)
     for key, entries in root.value if isinstance(root, yaml.MappingNode) else []:
         if key.value == "defaults" and isinstance(entries, yaml.SequenceNode):

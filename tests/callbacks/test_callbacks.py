@@ -319,7 +319,7 @@ def test_an_undeclared_metric() -> None:
     [
         ((f"callbacks=[{{_target_: {OWN}.Return}}]",), r"callbacks\.0\._target_.*\n(.*\n)*.*Returns"),
         (("callbacks=[{_target_: runner.pipelines.ClipRewards}]",), r"no subclass of runner\.callbacks\.Callback"),
-        ((f"callbacks=[{{_target_: {OWN}.Returns, scales: 2}}]",), r"takes no argument scales(.*\n)*.*scale"),
+        ((f"callbacks=[{{_target_: {OWN}.Returns, scales: 2}}]",), r"does not take the argument scales(.*\n)*.*scale"),
         (("callbacks=[{target: x}]",), r"callbacks\.0 must be a callback with a _target_"),
         (
             (f"callbacks=[{{_target_: {OWN}.Misspelt}}]",),
@@ -331,7 +331,8 @@ def test_an_undeclared_metric() -> None:
         ),
         (
             (f"callbacks=[{{_target_: {OWN}.NoReduction}}]",),
-            r"NoReduction.reports\['is_success'\] names no reduction\n +where +callbacks, .*own_callbacks.py:\d+,\s+"
+            r"NoReduction.reports\['is_success'\] has an unknown reduction\n +where +callbacks, .*own_callbacks.py:"
+            r"\d+,\s+"
             r"NoReduction\n +got +medain\n +expected +mean, sum, min, max, median, last, p1 to p99\n"
             r" +did you mean +median",
         ),

@@ -294,7 +294,7 @@ def test_runs_of_ones_own_need_no_flag(run_main: Run, no_key: Path, tmp_path: Pa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another_machine"))
     refused = run_main(*VERBS["evaluate"])
     assert refused.code == 2
-    assert "origin        signed, and this installation has no key" in refused.err
+    assert "origin        signed, but this installation does not have a key" in refused.err
     monkeypatch.setenv("RUNNER_KEY_FILE", str(no_key / "runner" / "key"))
     assert run_main(*VERBS["evaluate"]).code == 0
     assert not (tmp_path / "another_machine").exists(), "reading makes no key"

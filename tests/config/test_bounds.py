@@ -28,8 +28,8 @@ def references() -> str:
 
 BOMBS: dict[str, tuple[Callable[[], str], str]] = {
     "aliases": (aliases, "its aliases expand to more than 200,000 values"),
-    "loop": (lambda: "env: {env_config: &a {b: *a}}", "the alias *a stands inside what it stands for"),
-    "deep": (lambda: "env: {env_config: {a: " + "[" * 100_000, "values in values, deeper than 64"),
+    "loop": (lambda: "env: {env_config: &a {b: *a}}", "the alias *a contains itself"),
+    "deep": (lambda: "env: {env_config: {a: " + "[" * 100_000, "values are nested deeper than 64"),
     "references": (references, "its references expand to"),
 }
 

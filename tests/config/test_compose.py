@@ -32,7 +32,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         overrides = ["algorithm=mappo", "env=multi_agent_cartpole", "+stop.training_iteration=1"]
     elif group == "algorithm":  # without the values that an experiment gives to its own
         overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
-    elif name == "module/rainbow":  # PPO does not learn with it
+    elif name == "module/rainbow":  # PPO does not support it
         overrides = ["algorithm=rainbow", "module=rainbow", "env=cartpole", "+stop.training_iteration=1"]
     elif name in ("module/td3", "module/ddpg", "module/tqc"):
         overrides = [f"algorithm={option}", name.replace("/", "="), "env=pendulum", "+stop.training_iteration=1"]

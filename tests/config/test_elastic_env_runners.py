@@ -22,11 +22,11 @@ def config_of(*overrides: str, experiment: str = "ppo_cartpole") -> ExperimentCo
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        ("{min: 0, max: 4}", "a run needs an env runner"),
-        ("{min: 5, max: 4}", "min is above max"),
-        ("{min: 2}", "has no max"),
-        ("{}", "has no min and no max"),
-        ("{min: 1, max: 2, maxx: 3}", r"num_env_runners.maxx is not known[\s\S]*did you mean +max"),
+        ("{min: 0, max: 4}", "min must be at least 1"),
+        ("{min: 5, max: 4}", "min is greater than max"),
+        ("{min: 2}", "needs max"),
+        ("{}", "needs min and max"),
+        ("{min: 1, max: 2, maxx: 3}", r"num_env_runners.maxx is not a known key[\s\S]*did you mean +max"),
         ("{min: 1, max: 2.5}", "has the wrong type"),
     ],
 )
@@ -39,13 +39,13 @@ def test_bounds_that_are_none(number: str, reason: str) -> None:
     ("experiment", "overrides", "reason"),
     [
         ("ppo_cartpole", ["engine=inline"], "needs Ray"),
-        ("ppo_cartpole", ["env.port=0"], r"is not for\s+simulators"),
-        ("ppo_cartpole", ["env_runners.scheduling_strategy=PACK"], r"reserves all\s+places"),
+        ("ppo_cartpole", ["env.port=0"], r"external\s+simulators"),
+        ("ppo_cartpole", ["env_runners.scheduling_strategy=PACK"], r"reserves all\s+resources"),
         ("bc_cartpole", ["offline.input_=data"], r"learns\s+from\s+recorded\s+data"),
         (
             "impala_cartpole",
             ["algorithm.plan=[{ParallelRollouts: {mode: async, deterministic: true}}, ConcatBatches, TrainOneStep]"],
-            r"algorithm.plan.0 says\s+deterministic: true",
+            r"algorithm.plan.0 has\s+deterministic: true",
         ),
     ],
 )

@@ -110,33 +110,49 @@ GOOD = {
 BAD = {
     "path in the place of an id": (
         ["+experiment=ppo_cartpole", f"env.env={TARGETS}.Agents"],
-        f"no environment {TARGETS}.Agents is registered",
+        f"the environment {TARGETS}.Agents is not registered",
         f"expected env._target_={TARGETS}.Agents instead of env.env",
     ),
     "path into a package that is not there": (
         ["+experiment=ppo_cartpole", "env.env=my_roms.code.Agents"],
-        "no environment my_roms.code.Agents is registered",
+        "the environment my_roms.code.Agents is not registered",
         "module:id imports the module",
     ),
     "id with dots": (
         ["+experiment=ppo_cartpole", "env.env=my_rooms.Maze-v1"],
-        "no environment my_rooms.Maze-v1 is registered",
+        "the environment my_rooms.Maze-v1 is not registered",
         "module:id imports the module",
     ),
-    "unknown argument": (with_env("Maze", "{size: 3, wals: []}"), "Maze takes no argument wals", "did you mean  walls"),
+    "unknown argument": (
+        with_env("Maze", "{size: 3, wals: []}"),
+        "Maze does not take the argument wals",
+        "did you mean  walls",
+    ),
     "missing argument": (with_env("Maze"), "Maze needs the argument size", "env.env_config"),
     "unknown argument for the base class": (
         with_env("NamedMaze", "{name: a, size: 3, wals: []}"),
-        "NamedMaze takes no argument wals",
+        "NamedMaze does not take the argument wals",
         "did you mean  walls",
     ),
     "missing argument of the base class": (with_env("NamedMaze", "{name: a}"), "needs the argument size", "name"),
-    "argument that is given already": (with_env("FixedMaze", "{size: 3}"), "FixedMaze takes no argument size", "walls"),
+    "argument that is given already": (
+        with_env("FixedMaze", "{size: 3}"),
+        "FixedMaze does not take the argument size",
+        "walls",
+    ),
     "missing argument beside others": (with_env("LooseMaze", "{colour: red}"), "needs the argument size", "size"),
-    "unknown argument of all": (with_env("Mazes", "{sze: 3}"), "Mazes takes no argument sze", "did you mean  size"),
-    "unknown argument of a function": (with_env("make_maze", "{sze: 3}"), "make_maze takes no argument sze", "size"),
+    "unknown argument of all": (
+        with_env("Mazes", "{sze: 3}"),
+        "Mazes does not take the argument sze",
+        "did you mean  size",
+    ),
+    "unknown argument of a function": (
+        with_env("make_maze", "{sze: 3}"),
+        "make_maze does not take the argument sze",
+        "size",
+    ),
     "missing argument of a function": (with_env("make_maze"), "make_maze needs the argument size", "size"),
-    "no environment": (with_env("Plain"), "is no subclass of gymnasium.Env", "env._target_"),
+    "no environment": (with_env("Plain"), "is not a subclass of gymnasium.Env", "env._target_"),
     "wrapper without a path": (with_env("make_mazes", wrappers="[{factor: 3}]"), "env.wrappers.0 must be", "_target_"),
     "wrapper that is not there": (
         with_env("make_mazes", wrappers=f"[{{_target_: {TARGETS}.Wraped}}]"),
@@ -150,18 +166,18 @@ BAD = {
     ),
     "unknown argument of a wrapper": (
         with_env("make_mazes", wrappers="[{_target_: gymnasium.wrappers.NormalizeReward, gama: 0.9}]"),
-        "env.wrappers.0: NormalizeReward takes no argument gama",
+        "env.wrappers.0: NormalizeReward does not take the argument gama",
         "did you mean  gamma",
     ),
     "wrappers that are no list": (with_env("make_mazes", wrappers="3"), "env.wrappers has the wrong type", "a list"),
     "argument of an id": (
         ["+experiment=ppo_pendulum", "env.env_config.gravity=9"],
-        "PendulumEnv takes no argument gravity",
+        "PendulumEnv does not take the argument gravity",
         "expected      g, render_mode",
     ),
     "module of an id": (
         ["+experiment=ppo_cartpole", "env.env='my_rooms.cde:Maze-v0'"],
-        "package my_rooms has no module cde",
+        "package my_rooms does not contain a module cde",
         "where         override env.env='my_rooms.cde:Maze-v0'",
     ),
     "module of an id that is no package": (
@@ -176,17 +192,17 @@ BAD = {
     ),
     "no mapping": (
         ["+experiment=ppo_multi_agent_cartpole_shared", f"multi_agent.agent_to_module={{_target_: {TARGETS}.Plain}}"],
-        f"multi_agent.agent_to_module._target_: {TARGETS}.Plain is no subclass of AgentMapping",
+        f"multi_agent.agent_to_module._target_: {TARGETS}.Plain is not a subclass of AgentMapping",
         "where         override multi_agent.agent_to_module",
     ),
     "no loss": (
         ["+experiment=ppo_cartpole", f"algorithm.loss={TARGETS}.Plain"],
-        f"algorithm.loss: {TARGETS}.Plain is no subclass of runner.learners.loss.Loss",
+        f"algorithm.loss: {TARGETS}.Plain is not a subclass of runner.learners.loss.Loss",
         "Plain",
     ),
     "no connector": (
         with_connector(f"{{_target_: {TARGETS}.Plain}}"),
-        "is no subclass of runner.pipelines.Connector",
+        "is not a subclass of runner.pipelines.Connector",
         "",
     ),
     "missing argument of a connector": (
@@ -196,7 +212,7 @@ BAD = {
     ),
     "connector of a pipeline": (
         with_connector(f"{{_target_: {TARGETS}.Pipeline, connectors: [{{_target_: {TARGETS}.Connector, facto: 3}}]}}"),
-        "connectors.learner.0.append.connectors.0._target_: Connector takes no argument facto",
+        "connectors.learner.0.append.connectors.0._target_: Connector does not take the argument facto",
         "did you mean  factor",
     ),
     "connector of a pipeline in a pipeline": (
@@ -205,7 +221,7 @@ BAD = {
             f"connectors: [{{_target_: {TARGETS}.Plain}}]}}]}}"
         ),
         "connectors.learner.0.append.connectors.0.connectors.0._target_",
-        "is no subclass",
+        "is not a subclass",
     ),
     "pipeline without connectors": (
         with_connector(f"{{_target_: {TARGETS}.Pipeline}}"),

@@ -32,14 +32,14 @@ AN_OVERRIDE = "key=value, group=option, ~key (remove)"
 
 # Problems of several mistakes.
 NO_MLFOW = Problem(
-    "group tracking has no option mlfow",
+    "unknown option mlfow of group tracking",
     where="override tracking=mlfow",
     got="mlfow",
-    expected="mlflow, none; files of your own in DIR/tracking with --config-dir DIR",
+    expected="mlflow, none; or a file in DIR/tracking with --config-dir DIR",
     nearest="mlflow",
 )
 NO_CARTPOL = Problem(
-    "no environment CartPol-v1 is registered",
+    "the environment CartPol-v1 is not registered",
     where="override env.env=CartPol-v1",
     got="CartPol-v1",
     expected=(
@@ -49,17 +49,17 @@ NO_CARTPOL = Problem(
     ),
     nearest="CartPole-v1",
 )
-NO_VALUE = Problem("seed is no override: it has no value", where="override seed", expected=AN_OVERRIDE)
+NO_VALUE = Problem("seed is not an override: the value is missing", where="override seed", expected=AN_OVERRIDE)
 NEGATIVE_LR = out_of_range("algorithm.lr", "-1", SCHEDULE)
 NO_BLOCK = Problem(
-    "this experiment file is no block of keys, or lacks its first line `# @package _global_`",
+    "this experiment file is not a block of keys, or lacks the first line `# @package _global_`",
     where="my_conf/experiment/mine.yaml:1",
 )
 CHOSEN_TWICE = Problem(
-    "algorithm is chosen already, and the experiment chooses ppo_sb3 beside it",
+    "algorithm is already chosen, so the experiment must override it",
     where="my_conf/experiment/mine.yaml:3",
     got="algorithm: ppo_sb3",
-    expected="- override /algorithm: ppo_sb3",
+    fix="- override /algorithm: ppo_sb3",
 )
 
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
@@ -74,48 +74,50 @@ ODD_EDITS = (
 
 def no_effect(key: str, got: str, actors: str, expected: str, where: str | None = None) -> Problem:
     where = where or f"override {key}=" + got.strip('"')
-    return Problem(f"{key} has no effect: this run has no remote {actors}", where, got, expected)
+    return Problem(f"{key} has no effect without remote {actors}", where, got, expected)
 
 
 def for_a_single_agent(what: str, where: str, got: str, expected: str) -> Problem:
     several = "runner.environments.MultiAgentCartPole has several"
-    return Problem(f"{what} is for environments with a single agent, and {several}", where, got, expected)
+    return Problem(f"{what} needs an environment with a single agent; {several}", where, got, expected)
 
 
 def none_for_simulators(what: str, where: str, got: str, expected: str) -> Problem:
-    return Problem(f"{what} has no effect on simulators that step themselves (env.port)", where, got, expected)
+    return Problem(f"{what} has no effect on external simulators (env.port)", where, got, expected)
 
 
 def one_by_one(what: str, where: str, got: str, expected: str) -> Problem:
     together = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of them together"
     return Problem(
-        f"{what} needs sub-environments that are made one by one, and {together}",
+        f"{what} needs separate sub-environments, but {together}",
         where=where,
         got=got,
-        expected=f"{expected}, or a gymnasium.Env, which steps one",
+        expected=f"{expected}, or a gymnasium.Env",
     )
 
 
 def kept_by_ray(key: str, where: str, got: str) -> Problem:
-    return Problem(f"{key} names what Ray keeps for itself", where, got, "a name that nodes were started with")
+    return Problem(
+        f"{key} contains a reserved name of Ray", where, got, "a custom resource that nodes were started with"
+    )
 
 
 def no_amount(key: str, where: str, got: str) -> Problem:
-    return Problem(f"{key} is no amount", where, got, "a part of 1, or a whole number")
+    return Problem(f"{key} is not a valid amount", where, got, "a fraction of 1, or an integer")
 
 
 def no_filter(place: int, got: str) -> Problem:
     where, expected = f"override {ODD_CONV_FILTERS}", "[out_channels, kernel, stride], integers >= 1"
-    return Problem(f"module.conv_filters[{place}] is no filter", where, got, expected)
+    return Problem(f"module.conv_filters[{place}] is not a valid filter", where, got, expected)
 
 
 def no_metric(name: str, where: str, expected: str) -> Problem:
     nearest = "env_runners/episode_return_mean"
-    return Problem(f"no part of this run produces the metric {name}", where, name, expected, nearest)
+    return Problem(f"this run does not produce the metric {name}", where, name, expected, nearest)
 
 
 def no_schedule(key: str, why: str, where: str, got: str) -> Problem:
-    return Problem(f"{key} is no schedule: {why}", where, got, SCHEDULE)
+    return Problem(f"{key} is not a valid schedule: {why}", where, got, SCHEDULE)
 
 
 def not_a_connector(place: str, got: str) -> Problem:
@@ -150,13 +152,13 @@ MISTAKES = [
         ["experiment=ppo_cartpol", "algorithm.gama=0.9"],
         [
             Problem(
-                "group experiment has no option ppo_cartpol",
+                "unknown option ppo_cartpol of group experiment",
                 where="override +experiment=ppo_cartpol",
                 got="ppo_cartpol",
                 expected=Including(
                     "a2c_cartpole, ",
                     " ppo_cartpole, ",
-                    " more); files of your own in DIR/experiment with --config-dir DIR",
+                    " more); or a file in DIR/experiment with --config-dir DIR",
                 ),
                 nearest="ppo_cartpole",
             ),
@@ -175,7 +177,7 @@ MISTAKES = [
         ["env.env_config.sutton_barto_rewrd=true"],
         [
             Problem(
-                "env.env_config: CartPoleVectorEnv takes no argument sutton_barto_rewrd",
+                "env.env_config: CartPoleVectorEnv does not take the argument sutton_barto_rewrd",
                 where="override env.env_config.sutton_barto_rewrd=true",
                 got='{"sutton_barto_rewrd": true}',
                 expected="max_episode_steps, render_mode, sutton_barto_reward",
@@ -200,8 +202,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "no part of this run produces the metric evaluation/env_runners/episode_return_mean: "
-                    "nothing is evaluated, because evaluation.evaluation_interval is null"
+                    "this run does not produce the metric evaluation/env_runners/episode_return_mean, because "
+                    "evaluation.evaluation_interval is null"
                 ),
                 where="override stop.evaluation.env_runners.episode_return_mean=1",
                 got="evaluation/env_runners/episode_return_mean",
@@ -238,10 +240,10 @@ MISTAKES = [
         ["seed=1,2"],
         [
             Problem(
-                "seed asks for several values, which is a sweep",
+                "seed has several values, which needs a sweep",
                 where="override seed=1,2",
                 got="1,2",
-                expected="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
+                fix="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
             )
         ],
         id="sweep_without_multirun",
@@ -334,7 +336,7 @@ MISTAKES = [
                 "algorithm.minibatch_size 5000 is larger than algorithm.train_batch_size_per_learner 4000",
                 where="override algorithm.minibatch_size=5000",
                 got="5000",
-                expected="at most 4000, or null for the whole batch",
+                expected="at most 4000, or null for the complete batch",
             )
         ],
         id="large_minibatch",
@@ -343,7 +345,7 @@ MISTAKES = [
         ["~stop"],
         [
             Problem(
-                "stop is empty: nothing would end the run",
+                "stop is empty, so the run would never end",
                 where="conf/experiment/ppo_cartpole.yaml:10",
                 got="{}",
                 expected="stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric",
@@ -379,10 +381,11 @@ MISTAKES = [
         ["experiment=impala_cartpole", "learners.prefetch=true"],
         [
             Problem(
-                "learners.prefetch: the learner is in the driver, which makes no train batch while it updates",
+                "learners.prefetch: the learner runs in the driver's process, which cannot prepare a batch during "
+                "the update",
                 where="override learners.prefetch=true",
                 got="true",
-                expected="false, or learners.num_learners=1 or more",
+                expected="false, or learners.num_learners >= 1",
             )
         ],
         id="prefetch_of_the_driver",
@@ -408,8 +411,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "env_runners.scheduling_strategy PACK reserves what each env runner asks for, and it "
-                    "asks for nothing"
+                    "env_runners.scheduling_strategy=PACK reserves the resources of each env runner, but none are "
+                    "requested"
                 ),
                 where="override env_runners.scheduling_strategy=PACK",
                 got="PACK",
@@ -422,10 +425,10 @@ MISTAKES = [
         ["env_runners.num_env_runners=2", ODD_CUSTOM_RESOURCES],
         [
             Problem(
-                "env_runners.custom_resources_per_env_runner names CPU",
+                "env_runners.custom_resources_per_env_runner contains CPU, which has its own key",
                 where=f"override {ODD_CUSTOM_RESOURCES}",
                 got="2.0",
-                expected="env_runners.num_cpus_per_env_runner=2",
+                fix="env_runners.num_cpus_per_env_runner=2",
             ),
             kept_by_ray("env_runners.custom_resources_per_env_runner", f"override {ODD_CUSTOM_RESOURCES}", "memory"),
             no_amount(
@@ -465,10 +468,11 @@ MISTAKES = [
         ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
         [
             Problem(
-                "learners.num_gpus_per_learner: a learner computes on one GPU; several GPUs are several learners",
+                "learners.num_gpus_per_learner is at most 1: a learner uses one GPU",
                 where="override learners.num_gpus_per_learner=4",
                 got="4",
-                expected="at most 1, for so many GPUs learners.num_learners=8 learners.num_gpus_per_learner=1",
+                expected="at most 1",
+                fix="learners.num_learners=8 learners.num_gpus_per_learner=1",
             )
         ],
         id="gpus_of_a_learner",
@@ -480,7 +484,7 @@ MISTAKES = [
         ],
         [
             Problem(
-                "curriculum.tasks.b.env_config: GoalMaze takes no argument siz",
+                "curriculum.tasks.b.env_config: GoalMaze does not take the argument siz",
                 where=(
                     "override curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {level: "
                     "0}}, b: {env_config: {siz: 5}}}}"
@@ -502,7 +506,7 @@ MISTAKES = [
         [
             Problem(
                 "no environment is chosen",
-                expected="env=cartpole, or env.env: a gymnasium id, or env._target_: your own class",
+                expected="env=cartpole, or env.env: a gymnasium id, or env._target_: the dotted path of a class",
             )
         ],
         id="no_environment",
@@ -511,10 +515,10 @@ MISTAKES = [
         ["env=null"],
         [
             Problem(
-                "group env has no option null",
+                "unknown option null of group env",
                 where="override env=null",
                 got="null",
-                expected=Including(" none, ", " more); files of your own in DIR/env with --config-dir DIR"),
+                expected=Including(" none, ", " more); or a file in DIR/env with --config-dir DIR"),
             )
         ],
         id="option_null",
@@ -526,7 +530,7 @@ MISTAKES = [
                 "env.env and env._target_ are both set",
                 where="override env._target_=my.Env",
                 got="CartPole-v1 and my.Env",
-                expected="only one: env.env: a gymnasium id, or env._target_: your own class",
+                expected="only one: env.env: a gymnasium id, or env._target_: the dotted path of a class",
             )
         ],
         id="two_environments",
@@ -559,7 +563,7 @@ MISTAKES = [
     ),
     pytest.param(
         ["seed=???"],
-        [Problem("seed has no value", where="override seed=???", expected="an integer >= 0")],
+        [Problem("seed does not have a value", where="override seed=???", expected="an integer >= 0")],
         id="missing_value",
     ),
     pytest.param(
@@ -642,8 +646,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "env_runners.gym_env_vectorize_mode=vector_entry_point steps all sub-environments "
-                    "together, and none can be made anew alone"
+                    "env_runners.gym_env_vectorize_mode=vector_entry_point steps all sub-environments together, so a "
+                    "single one cannot be restarted"
                 ),
                 where="override env_runners.gym_env_vectorize_mode=vector_entry_point",
                 got="vector_entry_point",
@@ -656,7 +660,7 @@ MISTAKES = [
         ["env_runners.env_step_timeout_s=5"],
         [
             Problem(
-                "env_runners.env_step_timeout_s needs sub-environments in processes of their own, which can be ended",
+                "env_runners.env_step_timeout_s needs sub-environments in separate processes",
                 where="override env_runners.env_step_timeout_s=5",
                 got="5, gym_env_vectorize_mode=auto",
                 expected="gym_env_vectorize_mode=async",
@@ -673,7 +677,7 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "env_runners.env_step_timeout_s is not reached: an env runner counts as lost after "
+                    "env_runners.env_step_timeout_s has no effect: an env runner counts as failed after "
                     "env_runners.sample_timeout_s"
                 ),
                 where="override env_runners.env_step_timeout_s=60",
@@ -690,7 +694,7 @@ MISTAKES = [
                 "module.use_lstm and module.use_gru are both true",
                 where="override module.use_gru=true",
                 got="true and true",
-                expected="one of them",
+                expected="only one of them",
             )
         ],
         id="two_memories",
@@ -719,7 +723,7 @@ MISTAKES = [
         ["module._target_=runner.modules.actor_critic_modul.ActorCriticModule"],
         [
             Problem(
-                "module._target_: runner.modules has no actor_critic_modul",
+                "module._target_: runner.modules does not define actor_critic_modul",
                 where="override module._target_=runner.modules.actor_critic_modul.ActorCriticModule",
                 got="runner.modules.actor_critic_modul.ActorCriticModule",
                 expected=Including("ActionDistribution, ActorCriticModule, ", " actor_critic_module, ", " more)"),
@@ -733,8 +737,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "module._target_: there is no package nowhere_to_be_found (looked in the working "
-                    "folder, PYTHONPATH and what is installed)"
+                    "module._target_: there is no package nowhere_to_be_found in the working folder, in PYTHONPATH, "
+                    "or installed"
                 ),
                 where="override module._target_=nowhere_to_be_found.Net",
                 got="nowhere_to_be_found.Net",
@@ -747,7 +751,7 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.schema names no usable dataclass: module runner.config.algorithms has no "
+                    "algorithm.schema is not a valid dataclass: module runner.config.algorithms does not define "
                     "PPOConfg; did you mean PPOConfig?"
                 ),
                 where="override algorithm.schema=runner.config.algorithms.PPOConfg",
@@ -761,8 +765,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.schema names no usable dataclass: pathlib.Path is no dataclass that "
-                    "inherits runner.config.algorithms.AlgorithmConfig"
+                    "algorithm.schema is not a valid dataclass: pathlib.Path is not a dataclass that inherits "
+                    "runner.config.algorithms.AlgorithmConfig"
                 ),
                 where="override algorithm.schema=pathlib.Path",
                 got='"pathlib.Path"',
@@ -774,7 +778,7 @@ MISTAKES = [
         ["connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]"],
         [
             Problem(
-                "connectors.learner.0.prepend._target_: runner.pipelines has no MeanStdFiltr",
+                "connectors.learner.0.prepend._target_: runner.pipelines does not define MeanStdFiltr",
                 where="override connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]",
                 got="runner.pipelines.MeanStdFiltr",
                 expected=Including(" MeanStdFilter, ", " more)"),
@@ -787,13 +791,13 @@ MISTAKES = [
         [CONNECTOR_WITHOUT_A_PLACE],
         [
             Problem(
-                "connectors.learner.0: ClipRewards takes no argument limit",
+                "connectors.learner.0: ClipRewards does not take the argument limit",
                 where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got="runner.pipelines.ClipRewards",
                 expected="high, low, sign",
             ),
             Problem(
-                "connectors.learner.0 is a connector, and does not say where it stands",
+                "connectors.learner.0 is a connector without a position",
                 where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got='{"_target_": "runner.pipelines.ClipRewards", "limit": 1}',
                 expected="{append: {_target_: ...}}, {prepend: ...}, or "
@@ -806,7 +810,7 @@ MISTAKES = [
         [MISSPELT_CONNECTOR],
         [
             Problem(
-                "the learner pipeline has no connector GAE",
+                "the learner pipeline does not contain a connector GAE",
                 where=f"override {MISSPELT_CONNECTOR}",
                 got="GAE",
                 expected=LEARNER_CONNECTORS,
@@ -852,7 +856,7 @@ MISTAKES = [
                 "this override cannot be read: mismatched input '/' expecting EQUAL",
                 where="override metrics.env_runners/won.info=won",
                 got="metrics.env_runners/won.info=won",
-                expected="'metrics={env_runners/NAME: {info: KEY}}', the block as a whole",
+                expected="'metrics={env_runners/NAME: {info: KEY}}', the complete block",
             )
         ],
         id="metric_by_slashes",
@@ -861,7 +865,7 @@ MISTAKES = [
         ["metrics={env_runners/won: {info: won, at: episode_ends}}", "stop.env_runners.won=1"],
         [
             Problem(
-                "metrics.env_runners/won: at says what an episode's number is",
+                "metrics.env_runners/won: at is not one of its choices",
                 where="override metrics={env_runners/won: {info: won, at: episode_ends}}",
                 got="episode_ends",
                 expected="episode_end, episode_sum, episode_mean, episode_min, episode_max",
@@ -874,7 +878,7 @@ MISTAKES = [
         ["metrics={env_runners/won: won}", "stop.env_runners.won=1"],
         [
             Problem(
-                "metrics.env_runners/won: a metric out of infos is a block",
+                "metrics.env_runners/won: a metric from infos must be a block",
                 where="override metrics={env_runners/won: won}",
                 got='"won"',
                 expected="{info: key, at: episode_end, reduce: mean}",
@@ -893,10 +897,10 @@ MISTAKES = [
             unknown_key("algorithm.clip_param", "0.2", A2CConfig, where="conf/experiment/ppo_cartpole.yaml:7"),
             unknown_key("algorithm.use_kl_loss", "false", A2CConfig, where="conf/experiment/ppo_cartpole.yaml:7"),
             Problem(
-                "algorithm.loss is missing: its default, PPOLoss, reads fields of PPOConfig",
+                "algorithm.loss is required with a custom schema: its default, PPOLoss, needs PPOConfig",
                 where="override algorithm.schema=runner.config.algorithms.A2CConfig",
                 got="runner.config.algorithms.A2CConfig",
-                expected="the path of the loss that goes with it",
+                fix="set algorithm.loss to the dotted path of the loss",
             ),
         ],
         id="missing_loss",
@@ -905,7 +909,7 @@ MISTAKES = [
         [ODD_EDITS],
         [
             Problem(
-                "the learner pipeline has no connector A",
+                "the learner pipeline does not contain a connector A",
                 where=f"override {ODD_EDITS}",
                 got="A",
                 expected=LEARNER_CONNECTORS,
@@ -977,14 +981,14 @@ EXPERIMENTS = [
         ),
         [
             Problem(
-                "group env has no option cartpol",
+                "unknown option cartpol of group env",
                 where="my_conf/experiment/mine.yaml:3",
                 got="cartpol",
                 expected=Including("acrobot, ", " cartpole, ", " more)"),
                 nearest="cartpole",
             ),
             Problem(
-                "group algorithm has no option ppoo",
+                "unknown option ppoo of group algorithm",
                 where="my_conf/experiment/mine.yaml:4",
                 got="ppoo",
                 expected=Including("a2c, ", " ppo, ppo_sb3, ", " more)"),
@@ -998,7 +1002,7 @@ EXPERIMENTS = [
         "# @package _global_\ndefaults:\n  - override /envs: cartpole\nstop: {training_iteration: 1}\n",
         [
             Problem(
-                "envs is no group that can be overridden",
+                "`envs` is not a config group",
                 where="my_conf/experiment/mine.yaml:3",
                 got="envs",
                 expected=GROUPS,
@@ -1029,7 +1033,7 @@ EXPERIMENTS = [
         "defaults:\n  - override /env: cartpole\nstop: {training_iteration: 1}\n",
         [
             Problem(
-                "this experiment file lacks its first line `# @package _global_`",
+                "this experiment file needs the first line `# @package _global_`",
                 where="my_conf/experiment/mine.yaml:1",
             ),
             NEGATIVE_LR,
@@ -1050,7 +1054,7 @@ EXPERIMENTS = [
         "# @package _global_\ndefaults:\n  - override algorithm: ppo_sb3\nstop: {training_iteration: 1}\n",
         [
             Problem(
-                "experiment/algorithm@algorithm is no group that can be overridden",
+                "`experiment/algorithm@algorithm` is not a config group",
                 where="my_conf/experiment/mine.yaml",
                 got="experiment/algorithm@algorithm",
                 expected=GROUPS,
@@ -1076,9 +1080,9 @@ def test_a_file_that_a_built_in_one_hides(problems_of: ProblemsOf, write_config:
     config_dir = write_config("env/cartpole", "env: Acrobot-v1\n")
     assert problems_of([CARTPOLE], config_dir) == [
         Problem(
-            "env/cartpole.yaml has the name of a built-in file, which is read instead of it",
+            "env/cartpole.yaml is hidden by a built-in file with the same name",
             where="my_conf/env/cartpole.yaml",
-            expected="another file name",
+            fix="rename the file",
         )
     ]
 

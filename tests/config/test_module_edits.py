@@ -129,8 +129,8 @@ def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "lines"),
     [
-        ("connectors.modules.p2.learner=[]", ["connectors.modules names p2", "expected      p0, p1"]),
-        (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is no pipeline", "did you mean  learner"]),
+        ("connectors.modules.p2.learner=[]", ["connectors.modules contains p2", "expected      p0, p1"]),
+        (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is not a pipeline", "did you mean  learner"]),
         (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0 is an unknown edit remov", "did you mean  remove"]),
         (
             f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.MeanStdFiltr}}}}]",

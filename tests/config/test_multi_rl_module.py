@@ -25,12 +25,12 @@ ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
         ),
         (
             [f"{KEY}={{_target_: {MODULES}.SharedCritic, hiden: 3}}"],
-            ["SharedCritic takes no argument hiden", "did you mean  hidden"],
+            ["SharedCritic does not take the argument hiden", "did you mean  hidden"],
         ),
         (
             [*ENCODER, "multi_agent.algorithm_config_overrides_per_module.p1.lr=1e-4"],
             [
-                "algorithm_config_overrides_per_module.p1.lr: one optimiser steps all modules",
+                "algorithm_config_overrides_per_module.p1.lr has no effect, because one optimiser updates all modules",
                 "expected      algorithm.lr",
             ],
         ),
@@ -49,4 +49,4 @@ def test_a_single_agent_has_no_modules_to_join(report_of: ReportOf) -> None:
 
 def test_simulators_that_connect_act_with_each_module_by_itself(report_of: ReportOf) -> None:
     report = report_of(["+experiment=ppo_external_multi_agent_cartpole", *ENCODER])
-    assert "simulators that step themselves act with each module by itself" in report
+    assert "does not work with external simulators (env.port)" in report

@@ -38,7 +38,7 @@ MISTAKES = [
         [f"{KEY}interval=2"],
         [
             Problem(
-                "evaluation.offline_evaluation_interval is set, but no held-out data are named",
+                "evaluation.offline_evaluation_interval is set, but there is no held-out data",
                 where="override evaluation.offline_evaluation_interval=2",
                 got="2",
                 expected="null, or evaluation.offline_evaluation_input_=PATH",
@@ -50,7 +50,7 @@ MISTAKES = [
         [*DATA, f"{KEY}type=[eval_loss,wiss]"],
         [
             Problem(
-                "evaluation.offline_evaluation_type has no wiss",
+                "evaluation.offline_evaluation_type does not have a type wiss",
                 where="override evaluation.offline_evaluation_type=[eval_loss,wiss]",
                 got="wiss",
                 expected=TYPES,
@@ -126,8 +126,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "no part of this run produces the metric evaluation/offline/eval_loss: nothing is "
-                    "evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
+                    "this run does not produce the metric evaluation/offline/eval_loss, because "
+                    "evaluation.offline_evaluation_interval is null"
                 ),
                 where="override stop.evaluation.offline.eval_loss=1",
                 got="evaluation/offline/eval_loss",
@@ -140,7 +140,7 @@ MISTAKES = [
         [*DATA, f"{KEY}type=wis", "stop.evaluation.offline.wiss=1"],
         [
             Problem(
-                "no part of this run produces the metric evaluation/offline/wiss",
+                "this run does not produce the metric evaluation/offline/wiss",
                 where="override stop.evaluation.offline.wiss=1",
                 got="evaluation/offline/wiss",
                 expected=Including("evaluation/offline/wis, evaluation/offline/wis_effective_sample_size, ", " more)"),

@@ -63,15 +63,15 @@ NO_MODE_BULK = not_a_choice(
 
 
 def takes_items(key: str, operator: str) -> Problem:
-    return Problem(f"{key}: {operator} takes items, and no operator before it gives any", key, operator, A_BEGINNING)
+    return Problem(f"{key}: {operator} needs an operator before it that gives items", key, operator, A_BEGINNING)
 
 
 def no_operator(key: str, name: str, nearest: str) -> Problem:
-    return Problem(f"{key}: there is no operator {name}", key, name, OPERATOR_NAMES, nearest)
+    return Problem(f"{key}: unknown operator {name}", key, name, OPERATOR_NAMES, nearest)
 
 
 def not_an_operator(key: str, got: str) -> Problem:
-    return Problem(f"{key} is no operator", key, got, A_PLAN)
+    return Problem(f"{key} is not a valid operator", key, got, A_PLAN)
 
 
 def not_a_plan(key: str) -> Problem:
@@ -84,8 +84,8 @@ def unknown_option(key: str, got: str, expected: str, nearest: str | None = None
 
 def only_begins(key: str, got: str) -> Problem:
     operator = got.rpartition(" -> ")[2]
-    what = f"{key}: {operator} takes no items, it can only begin a plan"
-    return Problem(what, key, got, "Concurrently, to run several plans in turn")
+    what = f"{key}: {operator} is a source and must be the first operator of a plan"
+    return Problem(what, key, got, "Concurrently with several plans")
 
 
 def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], expected: str) -> Problem:
@@ -95,38 +95,38 @@ def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], expected: s
 
 def ends_early(key: str) -> Problem:
     return Problem(
-        f"{key}: StandardMetricsReporting ends an iteration of the whole plan",
+        f"{key}: StandardMetricsReporting ends an iteration of the complete plan",
         where=key,
-        expected="the last operator of algorithm.plan, or left out",
+        expected="make it the last operator of algorithm.plan, or left out",
     )
 
 
 def other_weights(got: str) -> Problem:
-    what = "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans"
-    return Problem(what, "algorithm.plan.0", got, "integers of 1 or more, or '*'")
+    what = "algorithm.plan.0: round_robin_weights needs one weight for each of the 2 plans"
+    return Problem(what, "algorithm.plan.0", got, "integers >= 1, or '*'")
 
 
 def no_shares(got: str) -> Problem:
     return Problem(
-        "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples and one that trains",
+        "algorithm.plan.0: round_robin_weights: auto needs a sampling and a training plan",
         where="algorithm.plan.0",
         got=got,
-        expected="mode: round_robin, and two plans: the first one samples, the second one trains",
+        expected="mode: round_robin, and two plans: the first samples, the second trains",
     )
 
 
 def never_waits(plan: int, got: str) -> Problem:
     return Problem(
-        f"algorithm.plan.0: plan {plan} never waits, so its turn with the weight '*' would never end",
+        f"algorithm.plan.0: plan {plan} never waits, so with the weight '*' its turn would never end",
         where="algorithm.plan.0",
         got=got,
-        expected="a number; or a plan that begins with Dequeue or samples async",
+        expected="a number, or a plan that begins with Dequeue or samples with mode: async",
     )
 
 
 def never_filled(key: str, name: str) -> Problem:
     return Problem(
-        f"{key}: no other plan fills the queue {name}, so Dequeue would never give an item",
+        f"{key}: no other plan fills the queue {name}, so Dequeue would wait forever",
         where=key,
         got=name,
         expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that Concurrently runs beside it",
@@ -135,7 +135,7 @@ def never_filled(key: str, name: str) -> Problem:
 
 def never_emptied(key: str, name: str) -> Problem:
     return Problem(
-        f"{key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full",
+        f"{key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full",
         where=key,
         got=name,
         expected=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan",
@@ -144,7 +144,7 @@ def never_emptied(key: str, name: str) -> Problem:
 
 def in_a_circle(key: str, name: str) -> Problem:
     return Problem(
-        f"{key}: the queue {name} is filled from queues that wait for it, so no item ever comes",
+        f"{key}: the queue {name} is only filled from queues that wait for it, so it stays empty",
         where=key,
         got=name,
         expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data",
@@ -225,7 +225,7 @@ MISTAKES = [
         [ROLLOUTS, {"_target_": 3}],
         [
             Problem(
-                "algorithm.plan.1._target_ is no dotted path",
+                "algorithm.plan.1._target_ is not a dotted path",
                 where="algorithm.plan.1",
                 got="3",
                 expected="package.module.Name",
@@ -306,7 +306,7 @@ MISTAKES = [
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[0, 2])],
         [
             Problem(
-                "algorithm.plan.0: output_indexes name plan 2, and the last plan is 1",
+                "algorithm.plan.0: output_indexes contains 2, but the last plan is 1",
                 where="algorithm.plan.0",
                 got="[0, 2]",
                 expected="indexes from 0 to 1",
@@ -318,7 +318,7 @@ MISTAKES = [
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[])],
         [
             Problem(
-                "algorithm.plan.0: Concurrently gives no items on, so no iteration would ever end",
+                "algorithm.plan.0: Concurrently returns no items, so iterations would never end",
                 where="algorithm.plan.0",
                 got="output_indexes: []",
                 expected="indexes from 0 to 1, or null for all",
@@ -460,7 +460,7 @@ MISTAKES = [
         [ROLLOUTS, "SelectExperiences", TRAIN],
         [
             Problem(
-                "algorithm.plan.1: SelectExperiences keeps no module, so no item would ever pass",
+                "algorithm.plan.1: SelectExperiences without modules drops every item",
                 where="algorithm.plan.1",
                 got="[]",
                 expected="modules: ids of the modules to keep",
@@ -488,7 +488,7 @@ MISTAKES = [
         [ROLLOUTS, {"_target_": f"{OWN}.EverySecond", "last": 1}, TRAIN],
         [
             Problem(
-                "algorithm.plan.1._target_: EverySecond takes no argument last",
+                "algorithm.plan.1._target_: EverySecond does not take the argument last",
                 where="algorithm.plan.1",
                 got="tests.support.own_plans.EverySecond",
                 expected="first",
@@ -559,7 +559,12 @@ def no_buffer(key: str) -> Problem:
 
 
 def no_errors_of_rows(key: str) -> Problem:
-    return Problem(f"{key}: the loss gives no td_error for each row", key, "td_error", "a loss that names it in `rows`")
+    return Problem(
+        f"{key}: the loss does not return td_error for each row",
+        key,
+        "td_error",
+        "a loss whose record lists it in `rows`",
+    )
 
 
 def only_stored(buffer: str) -> Problem:
@@ -613,7 +618,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, TRAIN],
         [
             Problem(
-                "algorithm.replay_buffers.replay: the plan neither stores to nor replays this buffer",
+                "algorithm.replay_buffers.replay: the plan does not use this buffer",
                 where="algorithm.plan",
                 expected="StoreToReplayBuffer and Replay with buffer: replay, too",
             )
@@ -625,7 +630,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", TRAIN],
         [
             Problem(
-                "algorithm.replay_buffers.replay names no class of replay buffers",
+                "algorithm.replay_buffers.replay needs the class of a replay buffer",
                 where="algorithm.replay_buffers.replay",
                 got='{"capacity": 100}',
                 expected="{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}",
@@ -670,7 +675,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", TRAIN],
         [
             Problem(
-                "algorithm.replay_buffers.replay: ReplayBuffer takes no argument capcity",
+                "algorithm.replay_buffers.replay: ReplayBuffer does not take the argument capcity",
                 where="algorithm.replay_buffers.replay",
                 got="capcity",
                 expected="batch_length_T, burn_in_len, capacity, gamma, n_step, replay_mode",
@@ -685,12 +690,12 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.1.0: the buffer never holds the 100 env steps "
+                    "algorithm.plan.0.Concurrently.plans.1.0: the buffer is too small for the 100 env steps "
                     "that learning_starts waits for"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.0",
                 got="100",
-                expected="less than its capacity of 100",
+                expected="less than the capacity of 100",
             )
         ],
         id="learning that never starts",
@@ -721,7 +726,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", TRAIN],
         [
             Problem(
-                "algorithm.replay_buffers.replay discounts the rewards of n steps by 1.0, and the algorithm by 0.99",
+                "algorithm.replay_buffers.replay discounts n-step rewards by 1.0, but the algorithm uses 0.99",
                 where="algorithm.replay_buffers.replay.gamma",
                 got="1.0",
                 expected="gamma: ${algorithm.gamma}, 0.99 here",
@@ -752,7 +757,7 @@ BUFFER_MISTAKES = [
         [
             no_errors_of_rows("algorithm.plan.4"),
             Problem(
-                "algorithm.plan.4: no row that comes to it was replayed from this buffer",
+                "algorithm.plan.4: its rows were not replayed from this buffer",
                 where="algorithm.plan.4",
                 got="buffer other",
                 expected="buffer: replay",
@@ -766,7 +771,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", "CompleteEpisodes", TRAIN],
         [
             Problem(
-                "algorithm.plan.2: replayed steps are of many episodes, and none of them is ever complete",
+                "algorithm.plan.2: replayed steps never form complete episodes",
                 where="algorithm.plan.2",
                 got="Replay -> CompleteEpisodes",
                 expected="CompleteEpisodes before the buffer",

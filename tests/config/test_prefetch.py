@@ -22,12 +22,12 @@ BESIDE = (
 @pytest.mark.parametrize(
     ("experiment", "overrides", "reason"),
     [
-        ("ppo_cartpole", [], r"nothing in the\s+plan\s+samples\s+asynchronously"),
-        ("a3c_cartpole", [], r"is for TrainOneStep, and the plan has\s+none"),
-        ("impala_cartpole", ["learners.num_learners=0"], "the learner is in the driver"),
-        ("apex_cartpole", [], "from replayed samples alone"),
-        ("impala_cartpole", [f"algorithm.plan={TWICE}"], r"cannot\s+serve TrainOneStep\s+\(algorithm.plan.2"),
-        ("appo_cartpole", [f"algorithm.plan={BESIDE}"], r"cannot\s+serve\s+UpdateTargetNetwork"),
+        ("ppo_cartpole", [], r"does not sample\s+asynchronously"),
+        ("a3c_cartpole", [], r"does not contain\s+TrainOneStep"),
+        ("impala_cartpole", ["learners.num_learners=0"], "the learner runs in the driver"),
+        ("apex_cartpole", [], "from replayed samples only"),
+        ("impala_cartpole", [f"algorithm.plan={TWICE}"], r"cannot\s+run TrainOneStep\s+\(algorithm.plan.2"),
+        ("appo_cartpole", [f"algorithm.plan={BESIDE}"], r"cannot\s+run\s+UpdateTargetNetwork"),
         ("appo_cartpole", [f"algorithm.plan={PRIORITISED}"], "rows would be drawn before UpdatePriorities"),
     ],
 )

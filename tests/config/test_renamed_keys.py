@@ -100,18 +100,18 @@ def test_a_choice_of_a_sweep_may_have_the_old_key(run_main: Callable[..., Outcom
 def test_both_keys_on_a_command_line_are_a_mistake(run_main: Callable[..., Outcome]) -> None:
     both = ("checkpoint.replay=none", "checkpoint.save_replay_buffers=full")
     (problem,) = compose_experiment([CARTPOLE, *both]).problems
-    assert problem.what == f"{NOTE}, and both are given"
+    assert problem.what == f"{NOTE}, but both are set"
     assert (problem.where, problem.expected) == ("override checkpoint.replay", "checkpoint.save_replay_buffers alone")
     for more in ((), ("seed=1,2", "-m")):
         outcome = run_main("validate", CARTPOLE, *both, *more)
         assert outcome.code == 2
-        assert f"{NOTE}, and both are given" in " ".join(outcome.err.split())
+        assert f"{NOTE}, but both are set" in " ".join(outcome.err.split())
 
 
 def test_both_keys_in_a_file_are_a_mistake(tmp_path: Path) -> None:
     both = {"checkpoint.replay": "none", "checkpoint.save_replay_buffers": "full"}
     (problem,) = in_file(tmp_path, both).problems
-    assert problem.what == f"{NOTE}, and both are given"
+    assert problem.what == f"{NOTE}, but both are set"
     assert problem.where is not None
     assert problem.where.endswith("mine.yaml:4")
 

@@ -74,11 +74,11 @@ def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_o
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("algorithm=a3c", "the plan has none"),
-        ("algorithm=pg", "whole episodes"),
-        ("algorithm.microbatch_size=32", "does not support microbatches"),
-        ("module.use_gru=true", "have many lengths"),
-        ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "stepped together"),
+        ("algorithm=a3c", "does not contain TrainOneStep"),
+        ("algorithm=pg", "complete episodes"),
+        ("algorithm.microbatch_size=32", "cannot be compiled"),
+        ("module.use_gru=true", "vary in length"),
+        ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "cannot be compiled"),
     ],
 )
 def test_what_is_not_compiled(override: str, reason: str) -> None:

@@ -76,7 +76,7 @@ def test_what_the_source_tells(name: str, make_package: Package) -> None:
     assert find_target_fault(target, good) is None
     fault = find_target_fault(target, bad)
     assert fault is not None
-    assert "takes no argument y" in fault.what
+    assert "does not take the argument y" in fault.what
 
 
 UNKNOWABLE = {
@@ -104,11 +104,11 @@ def test_what_the_source_cannot_tell(name: str, make_package: Package) -> None:
 @pytest.mark.parametrize(
     ("path", "what"),
     [
-        ("Name", "no dotted path"),
+        ("Name", "not the dotted path"),
         ("static_pkg.m", "is a module"),
-        ("static_pkg.m.B", "static_pkg.m has no B"),
-        ("static_pkg.n.B", "static_pkg has no n"),
-        ("runner.piplines.ScaleRewards", "runner has no piplines"),
+        ("static_pkg.m.B", "static_pkg.m does not define B"),
+        ("static_pkg.n.B", "static_pkg does not define n"),
+        ("runner.piplines.ScaleRewards", "runner does not define piplines"),
         ("nowhere_at_all.B", "no package nowhere_at_all"),
         ("subprocess.call", "part of Python itself"),
     ],

@@ -94,21 +94,21 @@ LOSS = "algorithm.loss=own_classes.MyLoss"
 @pytest.mark.parametrize(
     ("overrides", "what", "nearest"),
     [
-        ([LOSS, MINE], "MyLoss reads curiosity, which no connector of the learner pipeline writes", None),
+        ([LOSS, MINE], "MyLoss reads curiosity, but no connector of the learner pipeline writes it", None),
         ([LOSS, NO_GAE, MINE, f"{CONNECTOR}]"], "MyLoss reads advantages", None),
         ([LOSS, f"{CONNECTOR}]"], "MyLoss needs curiosity_head, which ActorCriticModule does not provide", None),
         (
             ["connectors.learner=[{remove: GeneralAdvantageEstimations}]"],
-            "the learner pipeline has no connector GeneralAdvantageEstimations",
+            "the learner pipeline does not contain a connector GeneralAdvantageEstimations",
             "GeneralAdvantageEstimation",
         ),
         (["connectors.env_to_module=[{remove: NumpyToTensors}]"], "has no connector NumpyToTensors", "NumpyToTensor"),
         (["connectors.module_to_env=[{remove: GetAction}]"], "has no connector GetAction", "GetActions"),
-        ([MINE, "module.model_config={sise: 1}"], "module.model_config.sise is not used by MyModule", "size"),
-        (["module._target_=own_classes.Small", "module.model_config={dept: 1}"], "dept is not used by Small", "depth"),
-        (["module.model_config={size: 1}"], "module.model_config.size is not used by ActorCriticModule", None),
-        ([MINE, "module.use_lstm=true"], "module.use_lstm is not used by MyModule", None),
-        ([MINE, "module.head_fcnet_hiddens=[3]"], "module.head_fcnet_hiddens is not used by MyModule", None),
+        ([MINE, "module.model_config={sise: 1}"], "module.model_config.sise.MyModule", "size"),
+        (["module._target_=own_classes.Small", "module.model_config={dept: 1}"], "dept.Small", "depth"),
+        (["module.model_config={size: 1}"], "module.model_config.size.ActorCriticModule", None),
+        ([MINE, "module.use_lstm=true"], "module.use_lstm.MyModule", None),
+        ([MINE, "module.head_fcnet_hiddens=[3]"], "module.head_fcnet_hiddens.MyModule", None),
     ],
 )  # fmt: skip
 def test_what_is_found(

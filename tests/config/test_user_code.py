@@ -94,7 +94,7 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
 def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of: ReportOf) -> None:
     overrides = ["+experiment=maze", "env.env_config={sze: 4}", "connectors.learner.0.append.x=1"]
     report = report_of(overrides[:2], config_dir)
-    assert "SmallMaze takes no argument sze" in report
+    assert "SmallMaze does not take the argument sze" in report
     assert "override env.env_config={sze: 4}" in report
     assert "did you mean  size" in report
     assert "size, walls" in report
@@ -107,5 +107,5 @@ def test_good_targets_pass(config_dir: Path, target: str) -> None:
 
 def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:
     report = report_of(["+experiment=maze", "env._target_=my_lab.code.SmalMaze"], config_dir)
-    assert "my_lab.code has no SmalMaze" in report
+    assert "my_lab.code does not define SmalMaze" in report
     assert "did you mean  SmallMaze" in report

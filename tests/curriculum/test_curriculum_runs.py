@@ -173,12 +173,12 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
     ("override", "what"),
     [
         ("curriculum.promote_at=null", "curriculum.rule promote needs a mean value"),
-        ("curriculum={num_levels: null}", "curriculum is set, and has no tasks"),
+        ("curriculum={num_levels: null}", "curriculum is set without tasks"),
         ("+curriculum.tasks.a={options: {}}", "curriculum.tasks and curriculum.num_levels are both set"),
         ("curriculum={num_levels: null, tasks: {a: {option: {}}}}", "curriculum.tasks.a has an unknown key"),
         ("curriculum={num_levels: null, tasks: {a/b: {options: {}}}}", "a task's name becomes part of metrics"),
         ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is no task"),
-        ("curriculum.measure=return", "curriculum.measure is nothing to measure"),
+        ("curriculum.measure=return", "curriculum.measure is not valid"),
         ("curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {siz: 5}}}}", "did you mean  size"),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 4}}}}",
@@ -193,7 +193,7 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
             "where         curriculum.tasks.a",
         ),
         ("curriculum={num_levels: 5, evaluate: []}", 'task level_4: reset(options={"level": 4}) fails'),
-        ("curriculum.evaluate=[level_4]", "curriculum.evaluate names no task"),
+        ("curriculum.evaluate=[level_4]", "curriculum.evaluate contains an unknown task"),
         ("curriculum.rule=promot", "promote"),
         ("env_runners.gym_env_vectorize_mode=async", "steps environments one by one"),
         ("env_runners.restart_failed_sub_environments=true", "does not go together with a curriculum"),

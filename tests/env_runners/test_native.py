@@ -300,7 +300,7 @@ def test_a_metric_of_infos_is_reported() -> None:
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
-    (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "no environment ALE/Breakot-v5", "did you mean  ALE/Breakout-v5"),
+    (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "the environment ALE/Breakot-v5", "did you mean  ALE/Breakout-v5"),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"frameskp": 2}),
         "frameskp is not a known option",
@@ -314,7 +314,7 @@ MISTAKES = [
     (EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"render_mode": "human"}), "render_mode is no", "pictures"),
 ]
 ENVPOOL_MISTAKES = [
-    (EnvConfig(env="CartPol-v1", backend="envpool"), "has no environment CartPol-v1", "did you mean  CartPole-v1"),
+    (EnvConfig(env="CartPol-v1", backend="envpool"), "has the environment CartPol-v1", "did you mean  CartPole-v1"),
     (
         EnvConfig(env="CartPole-v1", backend="envpool", env_config={"num_thread": 1}),
         "num_thread is not a known option",
@@ -347,11 +347,11 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ("overrides", "what"),
     [
         (["env_runners.gym_env_vectorize_mode=sync"], "gym_env_vectorize_mode is for env.backend=gymnasium"),
-        (["env.port=0"], "simulators that connect step themselves"),
+        (["env.port=0"], "env.backend has no effect on external simulators"),
         (["env.env=null", "env._target_=runner.environments.Catch"], "env._target_ names your own"),
-        (["env.env_config.seed=3"], "env.env_config.seed is no option with env.backend=ale"),
-        (["env.env_config.noop_mx=3"], "AtariVectorEnv takes no argument noop_mx"),
-        (["env.env=ALE/Breakot-v5"], "env.backend=ale has no environment ALE/Breakot-v5"),
+        (["env.env_config.seed=3"], "env.env_config.seed cannot be set with env.backend=ale"),
+        (["env.env_config.noop_mx=3"], "AtariVectorEnv does not take the argument noop_mx"),
+        (["env.env=ALE/Breakot-v5"], "env.backend=ale does not provide ALE/Breakot-v5"),
         (["env.wrappers=[{_target_: gymnasium.wrappers.TimeAwareObservation}]"], "goes around one sub-environment"),
     ],
 )

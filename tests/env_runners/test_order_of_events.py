@@ -130,7 +130,7 @@ class NotedAgentsEnv(StatefulAgentsEnv):
 
 
 class Single:
-    """Two sub-environments with one agent, whose episodes have 2 and 3 steps."""
+    """Two sub-always one agent, whose episodes have 2 and 3 steps."""
 
     def __init__(self, log: list[str]) -> None:
         kind, numbers = type("NotedEnv", (NotedEnv,), {"events": log}), iter(range(2))

@@ -130,7 +130,7 @@ def test_the_keys_that_infos_have_are_told(metric: str) -> None:
         ("{env_runners/won: {info: won, by: [task]}}", "{task: [easy, hard]}"),
         ("{env_runners/won: {info: won, by: {task: []}}}", "{task: [easy, hard]}"),
         ("{env_runners/won: {info: won, by: {task: [a/b]}}}", "letters, digits"),
-        ("{env_runners/won: {info: won, by: {task: [1, 2], level: [2]}}}", "2 is there twice"),
+        ("{env_runners/won: {info: won, by: {task: [1, 2], level: [2]}}}", "2 twice"),
     ],
 )
 def test_mistakes_are_told(metrics: str, message: str) -> None:

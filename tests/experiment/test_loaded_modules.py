@@ -358,11 +358,11 @@ def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
         ConfigError(
             [
                 Problem(
-                    "group algorithm has no option pppo",
+                    "unknown option pppo of group algorithm",
                     where="override algorithm=pppo",
                     got="pppo",
                     expected=Including(
-                        "a2c, ", " ppo, ppo_sb3, ", " more); files of your own in DIR/algorithm with --config-dir DIR"
+                        "a2c, ", " ppo, ppo_sb3, ", " more); or a file in DIR/algorithm with --config-dir DIR"
                     ),
                     nearest="ppo",
                 ),

@@ -170,7 +170,7 @@ def test_blocks_stay_as_they_are_without_recursion() -> None:
     ("override", "what"),
     [
         (REWARD.replace(f"{HERE}.clip", f"{HERE}.clap"), f"env.wrappers.0.func: {HERE} has no clap"),
-        (REWARD.replace("high", "hihg"), "env.wrappers.0.func: clip takes no argument hihg"),
+        (REWARD.replace("high", "hihg"), "env.wrappers.0.func: clip does not take the argument hihg"),
         (f"env.env_config={{a: [{{b: {{_target_: {HERE}.Pair}}}}]}}", "a.0.b: Pair needs the argument first"),
         (f"env.env_config={{a: {{_target_: {HERE}.Pair, _args_: 1}}}}", "env.env_config.a._args_ is a list"),
         (

@@ -92,7 +92,7 @@ def test_the_learner_learns_from_them() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ((*FILLED, "offline.input_=null"), r"replay\.recorded: offline\.input_ names no recorded steps"),
+        ((*FILLED, "offline.input_=null"), r"replay\.recorded needs recorded data, but offline\.input_ is not set"),
         ((*QUICK, "+algorithm.replay_buffers.replay.recorded=sometimes"), r"replay\.recorded has the wrong type"),
         ((*FILLED, "checkpoint.save_replay_buffers=none"), "a resumed run would begin without the recorded steps"),
         ((*FILLED, "algorithm.replay_capacity=100"), r"replay buffer replay holds \d+ of [\d,]+ recorded env steps"),

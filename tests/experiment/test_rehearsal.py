@@ -196,7 +196,7 @@ def test_what_a_run_makes_elsewhere() -> None:
             [f"connectors.env_to_module=[{{prepend: {{_target_: {HERE}.FailingConnector}}}}]"],
             ["KeyError: 'osb'", "one step", "test_rehearsal.py:"],
         ),
-        (["connectors.learner=[{remove: Nothing}]"], ["the learner pipeline has no connector Nothing"]),
+        (["connectors.learner=[{remove: Nothing}]"], ["the learner pipeline does not contain a connector Nothing"]),
         (["env.env_config.max_episode_steps=many"], ["TypeError"]),
     ],
     ids=["text space", "step", "module", "update", "connector", "anchor", "argument"],

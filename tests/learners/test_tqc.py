@@ -111,11 +111,11 @@ def test_it_learns_to_match_what_it_sees() -> None:
     [
         (("module=sac",), "module.q_distribution: TQC learns quantiles"),
         (("algorithm.top_quantiles_to_drop_per_net=25",), "num_atoms: .* leaves out 25 of each Q function"),
-        (("algorithm.num_target_critics=6",), "num_critics: algorithm.num_target_critics draws 6 of them"),
-        (("algorithm=sac",), r"q_distribution: SACLoss does not learn with it[\s\S]*dqn or tqc"),
+        (("algorithm.num_target_critics=6",), "num_critics: algorithm.num_target_critics is 6 of them"),
+        (("algorithm=sac",), r"q_distribution: SACLoss does not support it[\s\S]*dqn or tqc"),
         (
             ("algorithm=td3", "module=td3", "module.critic_dropout=0.1"),
-            r"critic_dropout: TD3Loss does not learn with it[\s\S]*sac, tqc or sac_discrete",
+            r"critic_dropout: TD3Loss does not support it[\s\S]*sac, tqc or sac_discrete",
         ),
         (
             ("module.q_distribution=categorical", "module.v_min=0", "module.v_max=1"),

@@ -185,9 +185,9 @@ def test_a_value_is_one_number() -> None:
     [
         (["x"], r"reports is not a dict of name(.*\n)+.*got +\['x'\]"),
         ({"x": "mean"}, r"reports\['x'\] is not a pair of reduction and meaning(.*\n)+.*got +'mean'"),
-        ({"x": ("p100", "largest")}, r"reports\['x'\] names no reduction(.*\n)+.*got +p100\n.*, last, p1 to p99"),
-        ({"x": ("medain", "middle")}, r"reports\['x'\] names no reduction(.*\n)+.*did you mean +median"),
-        ({"x/y": ("mean", "ratio")}, r"a name in reports is no identifier(.*\n)+.*got +'x/y'"),
+        ({"x": ("p100", "largest")}, r"reports\['x'\] has an unknown reduction(.*\n)+.*got +p100\n.*, last, p1 to p99"),
+        ({"x": ("medain", "middle")}, r"reports\['x'\] has an unknown reduction(.*\n)+.*did you mean +median"),
+        ({"x/y": ("mean", "ratio")}, r"a name in reports is not an identifier(.*\n)+.*got +'x/y'"),
     ],
 )
 def test_a_malformed_declaration_is_refused(reports: Any, message: str) -> None:

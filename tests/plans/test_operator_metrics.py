@@ -129,7 +129,7 @@ def test_declared_metrics_may_be_named(overrides: tuple[str, ...]) -> None:
     ids=["misspelt", "no_second_one", "beside_a_computed_one", "reports_nothing"],
 )
 def test_other_names_are_refused(plan: str, name: str, nearest: str | None) -> None:
-    with pytest.raises(ConfigError, match=f"no part of this run produces the metric plan/{name}") as caught:
+    with pytest.raises(ConfigError, match=f"this run does not produce the metric plan/{name}") as caught:
         check(plan, f"+stop.plan.{name.replace('/', '.')}=1")
     assert nearest in (None, caught.value.problems[0].nearest)
 
@@ -145,7 +145,7 @@ def test_assertions() -> None:
 def test_names_that_the_source_does_not_tell_are_checked_once_operators_are_made(plan: str) -> None:
     operator = "EverySecond" if "two_batches" in plan else "Computed"
     trainer_of(plan, f"+stop.plan.{operator}.given_share=1").close()
-    with pytest.raises(ConfigError, match="no part of this run produces the metric plan/") as caught:
+    with pytest.raises(ConfigError, match="this run does not produce the metric plan/") as caught:
         trainer_of(plan, f"+stop.plan.{operator}.given_shares=1")
     assert caught.value.problems[0].nearest == f"plan/{operator}/given_share"
 
@@ -174,7 +174,7 @@ def test_a_reduction_that_there_is_not() -> None:
     with pytest.raises(ConfigError) as caught:
         trainer_of(plan_of("NoReduction"))
     [problem] = caught.value.problems
-    assert problem.what == "NoReduction.reports['num_items'] names no reduction"
+    assert problem.what == "NoReduction.reports['num_items'] has an unknown reduction"
     assert problem.where == f"algorithm.plan, {line_of(own_plans.NoReduction)}, NoReduction"
     assert (problem.got, problem.nearest) == ("summ", "sum")
     assert problem.expected == "mean, sum, min, max, median, last, p1 to p99"

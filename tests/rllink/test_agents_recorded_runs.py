@@ -129,7 +129,7 @@ def test_recorded_inspected_converted_and_cloned(
 
 @pytest.mark.slow
 def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Path) -> None:
-    """SIGKILL between two checkpoints: nothing that was acknowledged is lost, and nothing is there twice."""
+    """SIGKILL between two checkpoints: nothing that was acknowledged is lost, and nothing twice."""
     run_dir, data, log = tmp_path / "run", tmp_path / "data", tmp_path / "log.jsonl"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

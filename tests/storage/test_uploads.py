@@ -273,10 +273,10 @@ def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, s
         (
             "s4://bucket/runs",
             Problem(
-                "checkpoint.upload_to names a file system that is not known",
+                "checkpoint.upload_to has an unknown file system",
                 where="override checkpoint.upload_to=s4://bucket/runs",
                 got="s4://bucket/runs",
-                expected=Including("a URL of fsspec, with one of ", " more)"),
+                expected=Including("a URL with a protocol of fsspec: ", " more)"),
             ),
         ),
         (
@@ -499,7 +499,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
         pytest.param(
             ["hydra.run.dir=file:///runs/run", "checkpoint.upload_to=file:///others"],
             Problem(
-                "hydra.run.dir and checkpoint.upload_to name two places for the files of the run",
+                "hydra.run.dir and checkpoint.upload_to are two different URLs for the files of the run",
                 where="override hydra.run.dir=file:///runs/run, override checkpoint.upload_to=file:///others",
                 got="file:///runs/run and file:///others",
                 expected="hydra.run.dir=file:///runs/run without checkpoint.upload_to; or hydra.run.dir=FOLDER",
@@ -509,7 +509,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
         pytest.param(
             ["hydra.run.dir=file:///run"],
             Problem(
-                "hydra.run.dir names no run in a store",
+                "hydra.run.dir is not the URL of a run",
                 where="override hydra.run.dir=file:///run",
                 got="file:///run",
                 expected="STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run",
@@ -529,7 +529,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
         pytest.param(
             ["-m", "seed=1,2", "hydra.sweep.dir=file:///sweeps/sweep"],
             Problem(
-                "hydra.sweep.dir is a URL, and a sweep writes to a local folder",
+                "hydra.sweep.dir is a URL, but a sweep needs a local folder",
                 where="override hydra.sweep.dir=file:///sweeps/sweep",
                 got="file:///sweeps/sweep",
                 expected=(

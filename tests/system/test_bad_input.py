@@ -209,7 +209,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["connectors.learner=[{remove: AddOneTs}]"],
             Problem(
-                "the learner pipeline has no connector AddOneTs",
+                "the learner pipeline does not contain a connector AddOneTs",
                 where="override connectors.learner=[{remove: AddOneTs}]",
                 got="AddOneTs",
                 expected=(

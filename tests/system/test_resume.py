@@ -263,7 +263,7 @@ OTHER_SEED = Problem(
             ["stop.env_runners.arived=1"],
             [
                 Problem(
-                    "no part of this run produces the metric env_runners/arived",
+                    "this run does not produce the metric env_runners/arived",
                     where="override stop.env_runners.arived=1",
                     got="env_runners/arived",
                     expected=Including("env_runners/num_episodes, ", " more)"),
@@ -335,7 +335,7 @@ OTHER_SEED = Problem(
                 Problem(
                     "multi_agent is set, but CartPole-v1 has a single agent",
                     where="checkpoint",
-                    expected="env._target_: a MultiAgentEnv class",
+                    expected="set env._target_ to a MultiAgentEnv class",
                 ),
             ],
             id="together",

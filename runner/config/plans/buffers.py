@@ -1,4 +1,4 @@
-"""Rules of replay buffers: that they can be made, how a plan stores to them and replays them, and what follows."""
+"""Rules of replay buffers: construction, storing, replay, and dependent options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REPLAYS = (ReplayConfig, MixInReplayConfig)
 
 
 def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield buffers that cannot be made or are unknown, and buffers that the plan only stores to or only replays."""
+    """Yield invalid and unknown buffers, and buffers that the plan only stores to or only replays."""
     buffers = config.algorithm.replay_buffers
     for name, block in buffers.items():
         yield from _find_faults(f"{_BLOCK}.{name}", block, where)
@@ -44,7 +44,7 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     for step in steps_of(plan):
         used = _buffer_of(step)
         if used is not None and used not in buffers:
-            what = f"{step.key}: {_BLOCK} has no buffer {used}"
+            what = f"{step.key}: unknown buffer {used} ({_BLOCK})"
             expected = (
                 ", ".join(buffers) or f"{_BLOCK}.{used}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
             )
@@ -57,27 +57,27 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     for name, block in buffers.items():
         for key in _algorithms_of(name, config):
             yield from _find_undiscounted(f"{_BLOCK}.{name}", block, key, config.algorithms[key].gamma, where)
-        if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
+        if all(step.config or step.base for step in steps_of(plan)):  # unknown custom operators may use any buffer
             yield from _find_unused(name, block, plan, where)
             yield from _find_constant_priorities(name, block, plan, where)
 
 
 def _find_unrecorded(key: str, value: object, config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Find a buffer that shall begin with recorded steps and cannot."""
+    """Find buffers that cannot be filled with recorded steps."""
     if not isinstance(value, bool):
         yield Problem(f"{key} has the wrong type", where(key), show_value(value), "true or false")
     elif value and config.offline.input_ is None:
-        what = f"{key}: offline.input_ names no recorded steps"
-        yield Problem(what, where(key), "null", "offline.input_=PATH, for example of `record`")
+        what = f"{key} needs recorded data, but offline.input_ is not set"
+        yield Problem(what, where(key), "null", "offline.input_=PATH, for example a folder written by `runner record`")
     elif value and config.checkpoint.save_replay_buffers == "none":
-        what = f"{key}: a resumed run would begin without the recorded steps"
+        what = f"{key}: a resumed run would start without the recorded steps"
         yield Problem(what, where("checkpoint.save_replay_buffers"), "none", "full")
 
 
 def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequence[str]) -> list[str]:
-    """Return which of these modules' experiences the plan may store in a buffer."""
+    """Return the modules whose experiences the plan may store in a buffer."""
     selections = list(_selections(buffer, read_plan(config.algorithm.plan), frozenset(module_ids)))
-    stored = frozenset().union(*selections) if selections else module_ids  # an operator of one's own may store all
+    stored = frozenset().union(*selections) if selections else module_ids  # a custom operator may store all
     return [module_id for module_id in module_ids if module_id in stored]
 
 
@@ -87,7 +87,7 @@ def is_replayed(module_id: str, config: ExperimentConfig) -> bool:
 
 
 def _algorithms_of(buffer: str, config: ExperimentConfig) -> list[str]:
-    """Return the blocks of the algorithms that may learn from a buffer: of the modules that are stored there."""
+    """Return the blocks of the algorithms that may learn from a buffer."""
     if not config.multi_agent.is_mapping_complete:
         return ["algorithm"]
     stored = modules_stored_in(buffer, config, config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID])
@@ -96,7 +96,7 @@ def _algorithms_of(buffer: str, config: ExperimentConfig) -> list[str]:
 
 
 def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[frozenset[str]]:
-    """Yield for each step that stores to a buffer the modules that are selected before it."""
+    """Yield the selected modules of each step that stores to a buffer."""
     for step in plan:
         if isinstance(step.config, SelectExperiencesConfig):
             selected &= frozenset(step.config.modules)
@@ -107,7 +107,7 @@ def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[f
 
 
 def _buffer_of(step: PlanStep) -> str | None:
-    """Return the buffer that a step works with, also one of a class of one's own; None: with none."""
+    """Return the name of the buffer that a built-in or custom step uses, or None."""
     if isinstance(step.config, BufferConfig):
         return step.config.buffer
     is_made_from = step.base is not None and issubclass(step.base, BufferConfig)
@@ -119,37 +119,41 @@ def _find_late_start(step: PlanStep, buffers: Mapping[str, Any], where: Where) -
     capacity = block.get("capacity") if isinstance(block, dict) else None
     if isinstance(capacity, int) and step.config.learning_starts >= capacity:  # type: ignore[union-attr]
         starts = step.config.learning_starts  # type: ignore[union-attr]
-        what = f"{step.key}: the buffer never holds the {starts} env steps that learning_starts waits for"
-        yield Problem(what, where(step.key), str(starts), f"less than its capacity of {capacity}")
+        what = f"{step.key}: the buffer is too small for the {starts} env steps of learning_starts"
+        yield Problem(what, where(step.key), str(starts), f"less than the capacity of {capacity}")
 
 
 def _find_useless_priorities(step: PlanStep, rows: Sequence[str], where: Where) -> Iterator[Problem]:
     if isinstance(step.config, UpdatePrioritiesConfig) and step.config.column not in rows:
-        what = f"{step.key}: the loss gives no {step.config.column} for each row"
-        yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
+        what = f"{step.key}: the loss does not return {step.config.column} per row"
+        yield Problem(
+            what, where(step.key), step.config.column, ", ".join(rows) or "a loss whose record lists it in `rows`"
+        )
 
 
 def _find_bad_range(key: str, n_step: int | list[int], where: Where) -> Iterator[Problem]:
     if isinstance(n_step, list) and (len(n_step) != 2 or n_step[0] > n_step[1]):
-        what = f"{key} is no range"
-        yield Problem(what, where(key), str(n_step), "a number, or [lowest, highest], such as [2, 5]")
+        what = f"{key} is not a valid range"
+        yield Problem(what, where(key), str(n_step), "a number, or [min, max], for example [2, 5]")
 
 
 def _find_undiscounted(key: str, block: object, algorithm: str, expected: float, where: Where) -> Iterator[Problem]:
-    """Find a buffer that sums up rewards of several steps with another discount than the algorithm's."""
+    """Find n-step buffers whose discount differs from the algorithm's."""
     if not isinstance(block, dict) or block.get("n_step", 1) == 1:
         return
     gamma = block.get("gamma", 1.0)
     if gamma != expected:
-        what = f"{key} discounts the rewards of n steps by {gamma}, and the algorithm by {expected}"
-        yield Problem(what, where(f"{key}.gamma"), show_value(gamma), f"gamma: ${{{algorithm}.gamma}}, {expected} here")
+        what = f"{key} discounts n-step rewards by {gamma}, but the algorithm uses {expected}"
+        yield Problem(
+            what, where(f"{key}.gamma"), show_value(gamma), f"gamma: ${{{algorithm}.gamma}}, which is {expected}"
+        )
 
 
 def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where) -> Iterator[Problem]:
     path = str(block.get("_target_")) if isinstance(block, dict) else ""
     updates = any(issubclass(step.base or type(step.config), UpdatePrioritiesConfig) for step in _steps_on(name, plan))
     if path.rpartition(".")[2] == "PrioritizedReplayBuffer" and not updates:
-        what = f"{_BLOCK}.{name}: no priority ever changes, so that all rows are as likely as in a ReplayBuffer"
+        what = f"{_BLOCK}.{name}: the plan never updates priorities, so sampling is uniform"
         expected = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
         yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=expected)
 
@@ -161,7 +165,7 @@ def _steps_on(name: str, plan: Plan) -> list[PlanStep]:
 def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
     path = block.get("_target_") if isinstance(block, dict) else None
     if not isinstance(block, dict) or not isinstance(path, str):
-        what = f"{key} names no class of replay buffers"
+        what = f"{key} needs the class of a replay buffer"
         expected = "{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}"
         yield Problem(what, where(key), show_value(block), expected)
         return
@@ -176,7 +180,7 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
 
 
 def _stores(step: PlanStep) -> bool:
-    """Whether a step on a buffer writes to it."""
+    """Return whether a step stores to its buffer."""
     if not issubclass(step.base or type(step.config), _STORES):
         return False
     return not (isinstance(step.config, MixInReplayConfig) and not step.config.store)
@@ -188,21 +192,21 @@ def _find_unused(name: str, block: object, plan: Plan, where: Where) -> Iterator
     stores = any(map(_stores, steps)) or (isinstance(block, dict) and block.get(RECORDED) is True)
     replays = any(issubclass(kind, _REPLAYS) for kind in of_buffer)
     if not (stores and replays):
-        done = "stores to" if stores else "replays" if replays else "neither stores to nor replays"
+        done = "stores to" if stores else "replays" if replays else "does not use"
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
         what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if of_buffer else "")
-        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=f"{missing} with buffer: {name}, too")
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=f"{missing} with buffer: {name}")
 
 
 def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    """Yield operators that can do nothing for the items that come to them in a plan or one of its branches."""
+    """Yield operators that have no effect on their items."""
     for index, step in enumerate(plan):
         before = plan[:index]
         if isinstance(step.config, UpdatePrioritiesConfig):
             yield from _find_lost_rows(step, before, where)
             yield from _find_other_buffer(step, before, where)
         if isinstance(step.config, CompleteEpisodesConfig) and _last(before, ReplayConfig, MixInReplayConfig):
-            what = f"{step.key}: replayed steps are of many episodes, and none of them is ever complete"
+            what = f"{step.key}: replayed steps never form complete episodes"
             yield Problem(what, where(step.key), "Replay -> CompleteEpisodes", "CompleteEpisodes before the buffer")
         for branch in step.plans:
             yield from find_flow_problems(branch, where)
@@ -211,7 +215,7 @@ def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:
 def _find_lost_rows(step: PlanStep, before: Plan, where: Where) -> Iterator[Problem]:
     trained = _last(before, TrainOneStepConfig, ApplyGradientsConfig)
     if trained is not None and isinstance(trained.config, ApplyGradientsConfig):
-        what = f"{step.key}: gradients do not say which rows they were computed on, so that no priority can be set"
+        what = f"{step.key}: gradients do not identify their rows, so priorities cannot be updated"
         yield Problem(what, where(step.key), "ApplyGradients -> UpdatePriorities", "TrainOneStep -> UpdatePriorities")
 
 
@@ -219,10 +223,10 @@ def _find_other_buffer(step: PlanStep, before: Plan, where: Where) -> Iterator[P
     replayed = [one.config.buffer for one in before if isinstance(one.config, (ReplayConfig, MixInReplayConfig))]
     updated = getattr(step.config, "buffer", None)
     if replayed and updated not in replayed:
-        what = f"{step.key}: no row that comes to it was replayed from this buffer"
+        what = f"{step.key}: its rows were not replayed from this buffer"
         yield Problem(what, where(step.key), f"buffer {updated}", f"buffer: {' or '.join(dict.fromkeys(replayed))}")
 
 
 def _last(before: Plan, *kinds: type[OperatorConfig]) -> PlanStep | None:
-    """Return the last of some steps that is of one of these kinds."""
+    """Return the last step of one of these kinds."""
     return next((step for step in reversed(before) if isinstance(step.config, kinds)), None)

@@ -1,4 +1,4 @@
-"""A plan as a tree of its operators, with the items that each gives."""
+"""Draw a plan as a tree of its operators, with their items."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _LAST = "StandardMetricsReporting"
 
 
 def draw_plan(plan: Plan) -> str:
-    """Draw a plan that has been checked, one line an operator; options that are at their defaults are left out."""
+    """Draw a checked plan with one line per operator and the options that differ from their defaults."""
     whole = completed(plan)
     lines = list(_draw(whole, "", items_after(whole)))
     width = max(len(left) for left, _ in lines)
     needs = ", ".join(dict.fromkeys(need for step in steps_of(plan) for need in step.needs))
-    title = f"plan (works with {needs})" if needs else "plan"
+    title = f"plan (uses {needs})" if needs else "plan"
     return "\n".join([title, *(f"{left:<{width}}  {right}".rstrip() for left, right in lines)])
 
 
 def completed(plan: Plan) -> Plan:
-    """Return a plan with the operator that ends every plan by itself."""
+    """Return a plan with the operator that runner appends to every plan."""
     if plan[-1].name == _LAST:
         return plan
     schema = OPERATORS[_LAST]
@@ -48,7 +48,7 @@ def _head(step: PlanStep) -> str:
 
 
 def shown_options(step: PlanStep) -> list[tuple[str, str, bool]]:
-    """Return name and value of each option, without plans, and whether the value is the default."""
+    """Return name and value of each option except plans, and whether the value is the default."""
     if step.config is None:
         return [(name, _shown(value), False) for name, value in step.arguments.items()]
     defaults = options_of(type(step.config)())
@@ -60,20 +60,20 @@ def _shown(value: Any) -> str:
 
 
 def is_given_on(step: PlanStep, index: int) -> bool | None:
-    """Return whether the items of one of several plans are given on; None: those of all of them."""
+    """Return whether the items of one of several plans are returned; None: the items of all plans are."""
     assert isinstance(step.config, BranchesConfig)
     chosen = step.config.output_indexes
     return None if chosen is None else index in chosen
 
 
 def items_text(step: PlanStep, given: Mapping[str, Items]) -> str:
-    """Return the names of the items that a step gives; empty where they are not known."""
+    """Return the types of a step's items; empty if unknown."""
     items = None if step.is_function else given[step.key]
     return "" if items is None else " or ".join(items)
 
 
 def _items(step: PlanStep, given: Mapping[str, Items]) -> str:
     if step.is_function:
-        return "makes the whole plan"
+        return "makes the complete plan"
     text = items_text(step, given)
     return f"-> {text}" if text else ""

@@ -1,4 +1,4 @@
-"""Rules of the items that flow through a plan: from step to step, through its branches and through queues."""
+"""Rules of the items of a plan: between steps, in branches and in queues."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from runner.config.plans.steps import Items, Plan, PlanStep, read_plan, steps_of
 
 
 def items_after(plan: Plan) -> dict[str, Items]:
-    """Return the items that each step of a checked plan gives, by the key of the step."""
+    """Return key of the step -> types of its items, for a checked plan."""
     check = ItemCheck(lambda name: None)
     check.problems_of(plan)
     return check.given
 
 
 class ItemCheck:
-    """A check of the items that flow through a plan whose steps are valid one by one."""
+    """Checks the items between the steps of a plan, whose steps are valid one by one."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -47,19 +47,19 @@ class ItemCheck:
 
     def problems_of(self, plan: Plan) -> list[Problem]:
         known: dict[str, tuple[str, ...]] | None = None
-        while known != self._queues:  # what is put into one queue may come out of another
+        while known != self._queues:  # items of one queue may be put into another
             known = dict(self._queues)
             self._problems.clear()
             self._follow(plan, None, begins=True)
         return self._problems
 
     def _follow(self, plan: Plan, items: Items, begins: bool, before: str | None = None) -> Items:
-        """Check the steps of a plan in turn; returns the items that it gives.
+        """Check the steps of a plan in order, and return the types of its items.
 
         Args:
-            plan: of the configuration, or of an operator that runs several.
-            items: that come into the plan; None: not known.
-            begins: nothing comes into the plan.
+            plan: plan of the configuration or of an operator with several plans.
+            items: types of the items that enter the plan; None: unknown.
+            begins: whether no items enter the plan.
             before: name of the operator that gives these items.
         """
         for step in plan:
@@ -72,18 +72,18 @@ class ItemCheck:
     def _check_place(self, step: PlanStep, items: Items, begins: bool, before: str | None) -> None:
         if begins and not step.begins:
             sources = [name for name, schema in OPERATORS.items() if not schema.takes]
-            what = f"{step.key}: {step.name} takes items, and no operator before it gives any"
+            what = f"{step.key}: {step.name} needs an operator before it that gives items"
             self._add(what, step, step.name, f"a plan that begins with {', '.join(sources)}")
         elif not begins and step.begins:
-            what = f"{step.key}: {step.name} takes no items, it can only begin a plan"
-            self._add(what, step, f"{before} -> {step.name}", "Concurrently, to run several plans in turn")
+            what = f"{step.key}: {step.name} is a source and must be the first operator of a plan"
+            self._add(what, step, f"{before} -> {step.name}", "Concurrently with several plans")
         elif items is not None:
             misfits = [item for item in items if item not in (step.takes or ())]
             if misfits:
-                what = f"{step.key}: {before} gives {', '.join(misfits)}, {step.name} takes {_named(step.takes)}"
+                what = f"{step.key}: {before} gives {', '.join(misfits)}, but {step.name} takes {_named(step.takes)}"
                 fitting = [name for name, one in OPERATORS.items() if set(items) <= set(one.takes)]
                 special = [name for name in fitting if OPERATORS[name].takes != ITEMS]
-                expected = f"after {before}: {', '.join(special or fitting) or 'no operator of runner'}"
+                expected = f"after {before}: {', '.join(special or fitting) or 'a custom operator'}"
                 self._add(what, step, f"{before} -> {step.name}", expected)
 
     def _given_by(self, step: PlanStep, items: Items) -> Items:
@@ -93,10 +93,10 @@ class ItemCheck:
             known = self._queues.get(step.config.queue, ())
             self._queues[step.config.queue] = tuple(dict.fromkeys((*known, *items)))
         if isinstance(step.config, (DuplicateConfig, EnqueueConfig)) and RECORDED_BATCHES in (items or ()):
-            what = f"{step.key}: batches of recorded data are where the learners are, {step.name} cannot keep them"
+            what = f"{step.key}: {step.name} cannot store recorded batches, which are in the processes of the learners"
             self._add(what, step, f"ReadRecorded -> {step.name}", "ReadRecorded -> TrainOneStep")
         if isinstance(step.config, SelectExperiencesConfig) and not step.config.modules:
-            what = f"{step.key}: SelectExperiences keeps no module, so no item would ever pass"
+            what = f"{step.key}: SelectExperiences without modules drops every item"
             self._add(what, step, "[]", "modules: ids of the modules to keep")
         if isinstance(step.config, BranchesConfig):
             return self._given_by_branches(step, step.config, items)
@@ -125,15 +125,15 @@ _TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
 
 
 def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
-    """Find outputs that no plan of an operator has, and shares that the plans cannot have."""
+    """Find invalid output indexes and weights of the plans of an operator."""
     num_plans, here = len(step.plans), where(step.key)
     indexes, weights = config.output_indexes, config.round_robin_weights
     if indexes is not None and not indexes:
-        what = f"{step.key}: {step.name} gives no items on, so no iteration would ever end"
+        what = f"{step.key}: {step.name} returns no items, so iterations would never end"
         yield Problem(what, here, "output_indexes: []", f"indexes from 0 to {num_plans - 1}, or null for all")
     outside = [index for index in indexes or () if index >= num_plans]
     if outside:
-        what = f"{step.key}: output_indexes name plan {outside[0]}, and the last plan is {num_plans - 1}"
+        what = f"{step.key}: output_indexes contains {outside[0]}, but the last plan is {num_plans - 1}"
         yield Problem(what, here, str(indexes), f"indexes from 0 to {num_plans - 1}")
     if weights is None:
         return
@@ -144,47 +144,47 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -
         what = f"{step.key}: round_robin_weights have no effect with mode async"
         yield Problem(what, here, show_value(weights), "mode: round_robin")
     if isinstance(config, DuplicateConfig) and "*" in weights:
-        what = f"{step.key}: the weight '*' is for plans that wait for others, copies have their items at once"
+        what = f"{step.key}: the weight '*' needs plans that wait, but the copies of an item are always ready"
         yield Problem(what, here, show_value(weights), "null, or numbers")
         return
     endless = [index for index, weight in enumerate(weights[:num_plans]) if weight == "*" and not _waits(step, index)]
     if endless:
-        what = f"{step.key}: plan {endless[0]} never waits, so its turn with the weight '*' would never end"
-        expected = "a number; or a plan that begins with Dequeue or samples async"
+        what = f"{step.key}: plan {endless[0]} never waits, so with the weight '*' its turn would never end"
+        expected = "a number, or a plan that begins with Dequeue or samples with mode: async"
         yield Problem(what, here, show_value(weights), expected)
     wrong = [weight for weight in weights if weight != "*" and not (isinstance(weight, int) and weight >= 1)]
     if wrong or len(weights) != num_plans:
-        what = f"{step.key}: round_robin_weights are not one weight for each of {num_plans} plans"
-        yield Problem(what, here, show_value(weights), "integers of 1 or more, or '*'")
+        what = f"{step.key}: round_robin_weights needs one weight for each of the {num_plans} plans"
+        yield Problem(what, here, show_value(weights), "integers >= 1, or '*'")
 
 
 def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
-    """Find why `round_robin_weights: auto` has no plan that samples and one that trains."""
+    """Find operators with `round_robin_weights: auto` that lack a sampling or a training plan."""
     samples, trains = (
         [any(issubclass(inner.base or type(inner.config), kinds) for inner in steps_of(plan)) for plan in step.plans]
         for kinds in (_SAMPLES, _TRAINS)
     )
     if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
         return
-    what = f"{step.key}: round_robin_weights: auto shares turns between a plan that samples and one that trains"
-    expected = "mode: round_robin, and two plans: the first one samples, the second one trains"
+    what = f"{step.key}: round_robin_weights: auto needs a sampling and a training plan"
+    expected = "mode: round_robin, and two plans: the first samples, the second trains"
     yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", expected)
 
 
 def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
-    """Find a training intensity that no operator of the plan keeps to."""
+    """Find a training intensity that the plan does not use."""
     plan = read_plan(algorithm.plan)
     if algorithm.training_intensity is None or any(step.is_function for step in plan):
         return
     branching = [step.config for step in steps_of(plan) if isinstance(step.config, BranchesConfig)]
     if not any(config.round_robin_weights == AUTO for config in branching):
-        what = "algorithm.training_intensity has no effect: the plan does not share turns by it"
+        what = "algorithm.training_intensity has no effect in this plan"
         expected = "null; or a plan with Concurrently and round_robin_weights: auto"
         yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), expected)
 
 
 def _waits(step: PlanStep, index: int) -> bool:
-    """Whether a plan of an operator gives no item while it has none ready."""
+    """Return whether a plan may wait for items."""
     if not step.plans[index]:
         return True
     if any(isinstance(inner.config, EnqueueConfig) for inner in steps_of(step.plans[index])):
@@ -198,7 +198,7 @@ def _waits(step: PlanStep, index: int) -> bool:
 
 
 def find_queue_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    """Find queues that no other plan fills, queues that no plan empties, and queues of several capacities."""
+    """Find queues that are never filled or emptied, and queues with contradicting capacities."""
     yield from _find_unfit_ends(plan, where)
     yield from _find_capacity_problems(plan, where)
 
@@ -212,24 +212,24 @@ def _find_unfit_ends(plan: Plan, where: Where) -> Iterator[Problem]:
     for step in emptied:
         queue = step.config.queue  # type: ignore[union-attr]
         if not any(name == queue and chain[0] is not step for name, (_, chain) in zip(names, filled, strict=True)):
-            what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would never give an item"
-            expected = f"{{Enqueue: {{queue: {queue}}}}} in a plan that Concurrently runs beside it"
+            what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would wait forever"
+            expected = f"{{Enqueue: {{queue: {queue}}}}} in another plan of Concurrently"
             others = [name for name in names if name != queue]
             yield Problem(what, where(step.key), queue, expected, nearest_match(queue, others))
         elif queue not in reached:
-            what = f"{step.key}: the queue {queue} is filled from queues that wait for it, so no item ever comes"
+            what = f"{step.key}: the queue {queue} is only filled from queues that wait for it, so it stays empty"
             expected = f"{{Enqueue: {{queue: {queue}}}}} in a plan that samples or reads recorded data"
             yield Problem(what, where(step.key), queue, expected)
     read = [step.config.queue for step in emptied]  # type: ignore[union-attr]
     for name, (step, _) in zip(names, filled, strict=True):
         if name not in read:
-            what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full"
+            what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full"
             expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
             yield Problem(what, where(step.key), name, expected, nearest_match(name, read))
 
 
 def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    """Find queues that are filled in several places, with different capacities."""
+    """Find queues with different capacities in several places."""
     first: dict[str, tuple[str, int]] = {}
     for step in steps_of(plan):
         if isinstance(step.config, EnqueueConfig):
@@ -237,11 +237,11 @@ def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
             key, other = first.setdefault(name, (step.key, capacity))
             if capacity != other:
                 what = f"{step.key}: the queue {name} has another capacity in {key}"
-                yield Problem(what, where(step.key), f"{capacity}, and {other} there", "one capacity")
+                yield Problem(what, where(step.key), f"{capacity}, and {other} there", "equal capacities")
 
 
 def _queues_with_items(plan: Plan) -> set[str]:
-    """Return the names of queues that items reach, directly or through other queues."""
+    """Return the names of the queues that items reach, also through other queues."""
     reached: set[str] = set()
     num_before = -1
     while num_before < len(reached):
@@ -254,9 +254,9 @@ def _gives_items(plan: Plan, reached: set[str], gives: bool | None = None) -> bo
     """Return whether a plan can give an item, and add the queues that it can fill to `reached`.
 
     Args:
-        plan: of the configuration, or of an operator that runs several.
+        plan: plan of the configuration or of an operator with several plans.
         reached: names of queues that can have items.
-        gives: whether items come into the plan; None: it begins by itself.
+        gives: whether items enter the plan; None: it begins with a source.
     """
     for step in plan:
         if isinstance(step.config, DequeueConfig):
@@ -274,7 +274,7 @@ def _gives_items(plan: Plan, reached: set[str], gives: bool | None = None) -> bo
 
 
 def _chains(plan: Plan) -> Iterator[Plan]:
-    """Yield this plan and all plans within it, each as a chain of its own steps."""
+    """Yield this plan and all nested plans, each as a sequence of steps."""
     if plan:
         yield plan
     for step in plan:

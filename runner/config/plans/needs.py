@@ -1,4 +1,4 @@
-"""The parts that a plan works with."""
+"""The parts of a run that a plan uses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
 
 
 def needs_of(config: ExperimentConfig) -> frozenset[str]:
-    """Return the parts that the plan of an experiment works with.
+    """Return the parts that the plan of an experiment uses.
 
-    A function of one's own may use env runners, learners and, where `offline` names some, recorded data.
+    A custom function may use env runners, learners and, if `offline.input_` is set, recorded data.
     """
     steps = list(steps_of(read_plan(config.algorithm.plan)))
     needs = {need for step in steps for need in step.needs}
@@ -36,19 +36,19 @@ def needs_of(config: ExperimentConfig) -> frozenset[str]:
 
 
 def samples_asynchronously(config: ExperimentConfig) -> bool:
-    """Return whether the plan asks env runners while it goes on, so that they act with older weights."""
+    """Return whether the plan samples asynchronously, so that env runners act with older weights."""
     return any(is_asynchronous(step) for step in steps_of(read_plan(config.algorithm.plan)))
 
 
 def is_deterministic(config: ExperimentConfig) -> bool:
-    """Return whether a step takes answers in the order of its requests, for the same numbers in each run."""
+    """Return whether a step takes answers in the order of its requests, which makes runs reproducible."""
     return any(_takes_in_order(step) for step in steps_of(read_plan(config.algorithm.plan)))
 
 
 def _takes_in_order(step: PlanStep) -> bool:
     if isinstance(step.config, AsyncRequestsConfig):
         return step.config.deterministic
-    return step.arguments.get("deterministic") is True  # of an operator of one's own
+    return step.arguments.get("deterministic") is True  # a custom operator
 
 
 def is_asynchronous(step: PlanStep) -> bool:
@@ -59,11 +59,11 @@ def is_asynchronous(step: PlanStep) -> bool:
 
 
 def learns_from_replay_only(plan: Plan, module_id: str) -> bool:
-    """Return whether all experiences that a module learns from are replayed; unknown operators may learn from any."""
+    """Return whether a module learns from replayed experiences only; unknown operators may learn from any."""
     is_replayed = False
     for step in plan:
         if isinstance(step.config, SelectExperiencesConfig) and module_id not in step.config.modules:
-            return True  # what follows learns for other modules
+            return True  # later steps train other modules
         if step.config is None or not all(learns_from_replay_only(branch, module_id) for branch in step.plans):
             return False
         if isinstance(step.config, ReplayConfig):

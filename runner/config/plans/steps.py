@@ -1,4 +1,4 @@
-"""Plans as they are read from `algorithm.plan`: their steps, in order."""
+"""Reading of plans from `algorithm.plan` into steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.config.source_definitions import declared_attribute, find_ancestors,
 from runner.config.targets import OPERATOR, Given, describe_fault, find_target_fault
 
 KEY = "algorithm.plan"
-# Names of items; None: not known.
+# Names of item types; None: unknown.
 Items = tuple[str, ...] | None
 
 
@@ -23,15 +23,15 @@ class PlanStep:
     """One operator of a plan.
 
     Attributes:
-        name: of the class, or the dotted path of an operator or function of one's own.
+        name: name of the class, or dotted path of a custom operator or function.
         key: dotted key in the configuration.
-        config: options; None for an operator or function of one's own.
-        arguments: of an operator or function of one's own.
-        takes, gives, needs: see `OperatorConfig`; `takes` is None where it is not known.
-        plans: of an operator that runs several.
-        base: options of the operator of runner that an operator of one's own is made from.
-        is_function: whether a function of one's own makes the whole plan.
-        is_known: whether the source says what an operator or function of one's own is.
+        config: options; None for a custom operator or function.
+        arguments: arguments of a custom operator or function.
+        takes, gives, needs: see `OperatorConfig`; `takes` is None if it is unknown.
+        plans: nested plans of the operator.
+        base: options of the built-in operator that a custom operator inherits.
+        is_function: whether a custom function makes the complete plan.
+        is_known: whether the source declares the kind of the custom operator or function.
     """
 
     name: str
@@ -68,12 +68,12 @@ _GIVEN = Given(num_positional=1)  # the context
 
 
 def read_plan(values: Sequence[Any], key: str = KEY) -> Plan:
-    """Read a plan that has been checked."""
+    """Read a checked plan."""
     return PlanReader(lambda name: None).read(values, key)
 
 
 def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
-    """Read the options of an operator that is made in Python.
+    """Read the options of an operator that is created in Python.
 
     Raises:
         ConfigError: an option is unknown or wrong.
@@ -86,7 +86,7 @@ def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
 
 
 class PlanReader:
-    """A reader of lists into steps, which goes on after a problem."""
+    """Reads lists into steps, and collects all problems."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -94,14 +94,14 @@ class PlanReader:
 
     def read(self, values: Any, key: str) -> Plan:
         if not isinstance(values, list) or not values:
-            self._add(f"{key} is no plan", key, show_value(values), _FORMS)
+            self._add(f"{key} is not a valid plan", key, show_value(values), _FORMS)
             return ()
         steps = [self._read_step(value, f"{key}.{index}") for index, value in enumerate(values)]
         if len(values) == 1 and steps[0] is not None and not steps[0].is_known:
             steps = [dataclasses.replace(steps[0], is_function=True)]
         functions = [step for step in steps if step is not None and step.is_function]
         if functions and (len(steps) > 1 or key != KEY):
-            what = f"{functions[0].name} is a function that makes a whole plan, it cannot be one step of a plan"
+            what = f"{functions[0].name} is a function that makes a complete plan, so it cannot be a step of a plan"
             self._add(what, key, expected=f"{KEY}: {{_target_: {functions[0].name}}}, or an operator class")
         return tuple(step for step in steps if step is not None)
 
@@ -116,23 +116,23 @@ class PlanReader:
             ((name, options),) = value.items()
             options = {} if options is None else options
         else:
-            self._add(f"{key} is no operator", key, show_value(value), _FORMS)
+            self._add(f"{key} is not a valid operator", key, show_value(value), _FORMS)
             return None
         schema = OPERATORS.get(name)
         if schema is None:
-            what = f"{key}: there is no operator {name}"
+            what = f"{key}: unknown operator {name}"
             self._add(what, key, str(name), ", ".join(OPERATORS), nearest_match(str(name), list(OPERATORS)))
             return None
         if not isinstance(options, dict):
             names = ", ".join(one.name for one in dataclasses.fields(schema)) or "no options"
-            self._add(f"{key}: the options of {name} are no block", key, show_value(options), names)
+            self._add(f"{key}: the options of {name} must be a block", key, show_value(options), names)
             return None
         config = self.read_options(schema, options, f"{key}.{name}")
         plans: tuple[Plan, ...] = ()
         if isinstance(config, BranchesConfig):
             if not config.plans:
                 self._add(
-                    f"{key}: {name} has no plans", key, expected="plans: a list of plans, each a list of operators"
+                    f"{key}: {name} needs plans", key, expected="plans: a list of plans, each a list of operators"
                 )
             plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
         return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
@@ -153,7 +153,7 @@ class PlanReader:
         arguments = dict(value)
         path = arguments.pop("_target_")
         if not isinstance(path, str):
-            self._add(f"{key}._target_ is no dotted path", key, show_value(path), "package.module.Name")
+            self._add(f"{key}._target_ is not a dotted path", key, show_value(path), "package.module.Name")
             return None
         fault = find_target_fault(path, list(arguments), given=_GIVEN)
         if fault is not None:
@@ -185,6 +185,6 @@ class PlanReader:
 
 
 def _operator_of(path: str) -> type[OperatorConfig] | None:
-    """Return the options of the operator of runner that a class is or inherits; None for other classes."""
+    """Return the options of the built-in operator that a class is or inherits; None for other classes."""
     names = [one.rpartition(".")[2] for one in find_ancestors(path) if one.startswith("runner.plans.operators.")]
     return next((OPERATORS[name] for name in names if name in OPERATORS), None)

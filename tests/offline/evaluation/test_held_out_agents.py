@@ -67,5 +67,5 @@ def test_a_metric_of_no_agent_is_refused(run_main: Run) -> None:
     given: list[Any] = ["+experiment=ppo_multi_agent_cartpole", "hydra.run.dir=run", *HELD_OUT, f"{KEY}type=wis"]
     outcome = run_main(*given, "++stop.evaluation.offline.agent_7.wis=0.1")
     assert outcome.code == 2
-    assert "no part of this run produces the metric evaluation/offline/agent_7/wis" in outcome.err
+    assert "this run does not produce the metric evaluation/offline/agent_7/wis" in outcome.err
     assert "did you mean  evaluation/offline/agent_1/wis" in outcome.err

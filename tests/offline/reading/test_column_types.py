@@ -353,13 +353,13 @@ def test_a_feature_that_is_no_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "what", "nearest"),
     [
-        ({"obss": "obs"}, "offline.input_read_schema.obss is not a known name", "obs"),
-        ({"rewads": "rewards"}, "offline.input_read_schema.rewads is not a known name", "rewards"),
-        ({"OBS": ["obs"]}, "offline.input_read_schema.OBS is not a known name", "obs"),
-        ({"term": "terminateds"}, "offline.input_read_schema.term is not a known name", "terminateds"),
-        ({"vf_pred": "x"}, "offline.input_read_schema.vf_pred is not a known name", "vf_preds"),
-        ({"obs": []}, "offline.input_read_schema.obs does not name a column", None),
-        ({"obs": 3}, "offline.input_read_schema.obs does not name a column", None),
+        ({"obss": "obs"}, "offline.input_read_schema.obss is not a known column", "obs"),
+        ({"rewads": "rewards"}, "offline.input_read_schema.rewads is not a known column", "rewards"),
+        ({"OBS": ["obs"]}, "offline.input_read_schema.OBS is not a known column", "obs"),
+        ({"term": "terminateds"}, "offline.input_read_schema.term is not a known column", "terminateds"),
+        ({"vf_pred": "x"}, "offline.input_read_schema.vf_pred is not a known column", "vf_preds"),
+        ({"obs": []}, "offline.input_read_schema.obs must be a column", None),
+        ({"obs": 3}, "offline.input_read_schema.obs must be a column", None),
         ({"rewards": ["a", "b"]}, "offline.input_read_schema.rewards is one column", None),
         ({"obs": ["x", "z"]}, "offline.input_read_schema.obs: there is no column z", None),
     ],
@@ -388,5 +388,5 @@ def test_features_and_mistakes_on_the_command_line(run_main: Callable[..., Outco
     arguments = ("experiment=bc_cartpole", "offline.input_=steps.parquet", "offline.input_read_schema.obss=x")
     outcome = run_main("validate", *arguments)
     assert outcome.code == 2
-    assert "offline.input_read_schema.obss is not a known name" in outcome.err
+    assert "offline.input_read_schema.obss is not a known column" in outcome.err
     assert "override offline.input_read_schema.obss=x" in outcome.err

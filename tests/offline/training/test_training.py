@@ -105,7 +105,7 @@ def test_what_connectors_report_on_recorded_data(ray_cluster: None) -> None:
 def test_env_connectors_report_nothing_on_recorded_data() -> None:
     connector = "{append: {_target_: tests.support.reporting_connectors.CartPositions}}"
     named = ["+stop.connectors.env_to_module.left_fraction=1", f"connectors.env_to_module=[{connector}]"]
-    with pytest.raises(ConfigError, match="no part of this run produces the metric connectors/env_to_module/left"):
+    with pytest.raises(ConfigError, match="this run does not produce the metric connectors/env_to_module/left"):
         Trainer.from_experiment("bc_cartpole", [*SMALL, *named])
 
 
