@@ -156,7 +156,7 @@ BAD = {
     "wrapper without a path": (with_env("make_mazes", wrappers="[{factor: 3}]"), "env.wrappers.0 must be", "_target_"),
     "wrapper that is not there": (
         with_env("make_mazes", wrappers=f"[{{_target_: {TARGETS}.Wraped}}]"),
-        f"env.wrappers.0._target_: {TARGETS} has no Wraped",
+        f"env.wrappers.0._target_: {TARGETS} does not define Wraped",
         "did you mean  Wrapped",
     ),
     "missing argument of a wrapper": (

@@ -30,7 +30,7 @@ ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
         (
             [*ENCODER, "multi_agent.algorithm_config_overrides_per_module.p1.lr=1e-4"],
             [
-                "algorithm_config_overrides_per_module.p1.lr has no effect, because one optimiser updates all modules",
+                "algorithm_config_overrides_per_module.p1.lr has no effect, because o",
                 "expected      algorithm.lr",
             ],
         ),

@@ -111,7 +111,7 @@ def test_metrics_are_of_the_modules_algorithm() -> None:
         ([f"{OWN}.loss=runner.learners.dqn.DQNLos"], [f"{OWN}.loss", "did you mean  DQNLoss"]),
         ([f"{OWN}.schema=runner.config.algorithms.DQN"], [f"{OWN}.schema is not a valid dataclass"]),
         ([f"{OWN}.train_batch_size_per_learner=8"], ["cannot be set per module", "algorithm.train_batch_size_per"]),
-        ([f"{OWN}.plan=[TrainOneStep]"], [f"{OWN}.plan cannot be set per module", "fix           set algorithm.plan"]),
+        ([f"{OWN}.plan=[TrainOneStep]"], [f"{OWN}.plan cannot be set per module", "expected      algorithm.plan"]),
         ([f"{OWN}.n_step=[3,1]"], [f"{OWN}.n_step is not a valid range"]),
         ([f"{OVERRIDES}.p1.clip_param=0.1"], [f"unknown key {OVERRIDES}.p1.clip_param"]),
         (

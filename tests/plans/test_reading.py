@@ -60,8 +60,8 @@ def test_a_plan_that_ends() -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (f"[{{_target_: {OWN}.no_flow}}]", r"no_flow returns no flow of items[\s\S]*got +list"),
-        (f"[{{_target_: {OWN}.Unknown}}]", r"Unknown needs an operator before it that gives items"),
+        (f"[{{_target_: {OWN}.no_flow}}]", r"no_flow does not return an iterator of items[\s\S]*got +list"),
+        (f"[{{_target_: {OWN}.Unknown}}]", r"Unknown takes items, but no operator comes before it"),
         (
             f"[{{_target_: {OWN}.EverySecond, first: 1}}]",
             r"EverySecond needs an operator before it that gives items",
