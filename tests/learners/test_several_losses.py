@@ -245,7 +245,7 @@ def test_check_loss_finds_a_term_that_reaches_another_optimizer(loss: type[Loss]
     assert problem.what == f"{term} reaches the parameters of several optimisers: actor, critic" or problem.what == (
         f"{term} reaches the parameters of several optimisers: critic, actor"
     )
-    assert "runner.modules.frozen(network)" in str(problem.expected)
+    assert "runner.modules.frozen(network)" in str(problem.fix)
 
 
 @pytest.mark.parametrize("network", [nn.Linear(3, 2), nn.LSTM(3, 2), nn.GRU(3, 2), nn.Sequential(nn.Linear(3, 2))])
