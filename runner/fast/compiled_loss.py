@@ -214,7 +214,7 @@ def check_compiler() -> None:
         ConfigError: no compiler was found.
     """
     if cpp_compiler() is None:
-        what = "torch finds no C++ compiler, which learners.compile needs"
+        what = "torch cannot find a C++ compiler, which learners.compile needs"
         fix = "install g++ or clang++, or set CXX to another compiler"
         raise ConfigError([Problem(what, "learners.compile", os.environ.get("CXX"), fix=fix)])
 

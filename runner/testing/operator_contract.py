@@ -237,13 +237,13 @@ class _OperatorContract:
             _restore(context, resumed, state)
             given += [_comparable_fields(item) for item in resumed]
             if not are_equal(given, expected):
-                what = f"an operator with the state after {number} items continues differently from the original"
+                what = f"an operator with the state after item {number} continues differently from the original"
                 fix = "return everything that later items depend on from get_state, such as counters and random streams"
                 yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items", fix=fix)
                 return
             reported = _reported_to(context)
             if not are_equal(reported, expected_metrics):
-                what = f"an operator with the state after {number} items reports different values than the original"
+                what = f"an operator with the state after item {number} reports different values than the original"
                 fix = "return everything that later values depend on from get_state"
                 yield Problem(what, "get_state, set_state", str(reported), str(expected_metrics), fix=fix)
                 return

@@ -294,7 +294,7 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 2
-    assert "torch finds no C++ compiler" in ended.stderr
+    assert "torch cannot find a C++ compiler" in ended.stderr
     assert "set CXX to another compiler" in ended.stderr
 
 
