@@ -201,7 +201,6 @@ def _log_messages_of_ray() -> None:
 
 
 def _print_messages_of_ray() -> None:
-    """Make Ray print its messages again."""
     global _rays_printer
     if _rays_printer is not None:
         replace_message_printer(_rays_printer)

@@ -76,7 +76,6 @@ class Tasked:
         return self._of_task[name]
 
     def _made(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Make the environment of a task with these arguments."""
         where = f"curriculum.tasks.{name}.{ENV_CONFIG}"
         try:
             made = self._make_env(arguments)

@@ -134,7 +134,6 @@ def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
 
 
 def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any]) -> Environment:
-    """Make the environment without wrappers."""
     if config.backend != "gymnasium":
         return make_native(config, num_envs)
     arguments = dict(config.env_config)

@@ -380,7 +380,7 @@ class EnvRunnerGroup(Part):
         if num_now == num_before or not num_before:
             return []
         rest = (
-            f"continuing the episodes of {num_before}, starting new ones in {num_now - num_before}"
+            f"continuing the episodes of {num_before}, starting new episodes in {num_now - num_before}"
             if num_now > num_before
             else f"aborting the episodes of {num_before - num_now}"
         )

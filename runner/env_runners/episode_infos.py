@@ -84,7 +84,6 @@ class EpisodeInfos(EpisodeListener):
                 so_far[is_done], num_steps[is_done] = np.nan, 0
 
     def _forget(self, envs: Sequence[int]) -> None:
-        """Forget the running episodes of these sub-environments."""
         for name, so_far in self._so_far.items():
             so_far[list(envs)], self._num_steps[name][list(envs)] = np.nan, 0
 

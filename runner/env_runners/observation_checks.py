@@ -71,7 +71,6 @@ class ObservationChecks:
 
 
 def _leaf(tree: Any, path: Path) -> Any:
-    """Return the array at `path`, or None if there is none."""
     for key in path:
         try:
             tree = tree[key]

@@ -592,7 +592,6 @@ def _most(of_each: int | Rows) -> int:
 
 
 def _assign_row(targets: Column, place: int, column: Column, number: int) -> None:
-    """Write a row of a column to a place of arrays."""
     if type(targets) is np.ndarray:
         targets[place] = column[number]
     else:

@@ -99,7 +99,7 @@ class RowStore(RunningEpisodes):
 
     @abstractmethod
     def _numbers_at(self, t: Array, slots: Array) -> Array:
-        """Return the number (E,) within its slot of the episode of each of these steps."""
+        """Return the number (E,), within its slot, of the episode that each of these steps belongs to."""
 
     @abstractmethod
     def _number_now(self, slot: int) -> int:

@@ -197,7 +197,6 @@ class TrialSource(Searcher):
         return trial
 
     def _propose(self) -> Combination | None:
-        """Return the next new combination."""
         if self._num_left == 0:
             return None
         tries = (self._proposals.propose() for _ in range(_MOST_TRIES))

@@ -79,8 +79,6 @@ def run_sweep(
 
 
 class _Sweep:
-    """A running sweep."""
-
     def __init__(
         self,
         space: SearchSpace,

@@ -91,7 +91,7 @@ def test_a_run_is_resumed_with_the_runners_that_have_a_place(nodes: Nodes, start
     more = ended("resume", "run", "stop.training_iteration=9")
     told = (
         "the checkpoint has 1 env runner, and the cluster has resources for 2: "
-        "continuing the episodes of 1, starting new ones in 1"
+        "continuing the episodes of 1, starting new episodes in 1"
     )
     assert told in " ".join(more.split()), more
     lines = progress_of(tmp_path / "run")
