@@ -215,8 +215,8 @@ class _Line:
 
 
 def _names_of_runs(name: str) -> list[str]:
-    from runner.cli.named_runs import LATEST, list_runs
-    from runner.config.paths import zoo_dir
+    from runner.cli.named_runs import list_runs
+    from runner.config.paths import LATEST, zoo_dir
 
     if name not in ("RUN", "RUN_OR_SWEEP", "POLICY"):
         return []

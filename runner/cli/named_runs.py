@@ -11,9 +11,8 @@ from runner.cli.arguments import Arguments
 from runner.cli.verbs import VERBS
 from runner.config.errors import Problem, UserError
 from runner.config.overrides import override_value
-from runner.config.paths import is_url
+from runner.config.paths import LATEST, is_url
 
-LATEST = "latest"
 _OUTPUTS = "outputs"
 _TARGET = "hydra.run.dir="
 _RUN_WORDS = ("RUN", "POLICY", "RUN_OR_SWEEP")
@@ -48,6 +47,7 @@ def _local(word: str, target: Path | None, is_whole: bool) -> str:
         from runner.storage.fetched_run import fetch_run  # imports fsspec
 
         return str(fetch_run(word, target, is_whole, lambda line: print(line, file=sys.stderr, flush=True)))
+    _check_link(Path(word))
     found = None if Path(word).exists() else find_newest_run(word)
     if found is not None:
         print(f"{word} is {found}", file=sys.stderr, flush=True)
@@ -58,6 +58,13 @@ def _local(word: str, target: Path | None, is_whole: bool) -> str:
     return word
 
 
+def _check_link(path: Path) -> None:
+    """Raise `UserError` for a link `latest` that leads out of its folder: a folder from another source may have one."""
+    if path.name == LATEST and path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
+        fix = "pass the run dir itself"
+        raise UserError(Problem(f"the link {LATEST} leads out of its folder", str(path), str(path.resolve()), fix=fix))
+
+
 def _is_run_url(text: str) -> bool:
     scheme, separator, _ = text.partition("://")
     return bool(separator) and scheme.replace("+", "").isalnum()
@@ -66,11 +73,11 @@ def _is_run_url(text: str) -> bool:
 def find_newest_run(name: str) -> Path | None:
     """Return the run dir of an experiment's newest run below `outputs`, or of the newest of all for `latest`."""
     if name == LATEST:
-        return _newest(_runs_in(Path(_OUTPUTS)))
+        return max(_runs_in(Path(_OUTPUTS)), key=_start_of, default=None)
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or ".." in parts:
         return None
-    return _newest(Path(_OUTPUTS, name).glob(f"{_DATE}/{_TIME}"))
+    return max(_begun(Path(_OUTPUTS, name).glob(f"{_DATE}/{_TIME}")), key=_start_of, default=None)
 
 
 def list_runs(limit: int = 100) -> list[str]:
@@ -81,12 +88,11 @@ def list_runs(limit: int = 100) -> list[str]:
 
 
 def _runs_in(outputs: Path) -> list[Path]:
-    return [*outputs.glob(f"*/{_DATE}/{_TIME}"), *outputs.glob(f"*/*/{_DATE}/{_TIME}")]
+    return _begun([*outputs.glob(f"*/{_DATE}/{_TIME}"), *outputs.glob(f"*/*/{_DATE}/{_TIME}")])
 
 
-def _newest(folders: Iterable[Path]) -> Path | None:
-    runs = [folder for folder in folders if any((folder / file).exists() for file in _FILES_OF_RUN)]
-    return max(runs, key=_start_of, default=None)
+def _begun(folders: Iterable[Path]) -> list[Path]:
+    return [folder for folder in folders if any((folder / file).exists() for file in _FILES_OF_RUN)]
 
 
 def _start_of(run_dir: Path) -> tuple[str, str, int]:

@@ -34,7 +34,7 @@ from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
-from runner.experiment.run_folder import make_free_folder, opened_run_folder
+from runner.experiment.run_folder import make_free_folder, opened_run_folder, point_latest_at
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.known_run import runner_command
 
@@ -59,7 +59,9 @@ def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     if run_dir is not None:
         check_holds_no_run(run_dir)
     check_memory([config])
-    run_dir = run_dir or make_free_folder(_default_run_dir(config))
+    if run_dir is None:
+        run_dir = make_free_folder(_default_run_dir(config))
+        point_latest_at(run_dir)
     with opened_run_folder(run_dir) as folder:
         from runner.experiment.run_experiment import run_experiment
 

@@ -140,6 +140,16 @@ def nearest_match(name: str, options: Iterable[str]) -> str | None:
     return by_lower[max(close, key=lambda option: _common_length(typed, option))] if close else None
 
 
+def nearest_matches(name: str, options: Iterable[str], limit: int = 4) -> str | None:
+    """Return the nearest match and further options that begin with the same letters, or None if nothing is close."""
+    names = list(options)
+    beginning = sorted((one for one in names if one.lower().startswith(name.lower())), key=len)
+    nearest = nearest_match(name, names)
+    is_first = nearest is not None and (not beginning or nearest in beginning)
+    found = list(dict.fromkeys([*([nearest] if nearest is not None and is_first else []), *beginning]))[:limit]
+    return ", ".join(found) or None
+
+
 def _common_length(first: str, second: str) -> int:
     return difflib.SequenceMatcher(None, first, second, autojunk=False).find_longest_match().size
 

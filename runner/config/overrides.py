@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
-from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.errors import Problem, list_names, nearest_matches
 from runner.config.paths import list_options
 from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_keys, renaming_note
 
@@ -173,7 +173,7 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     expected = list_names(options, option) or None
     if expected is not None and len(dirs) == 1:
         expected += f"; or a file in DIR/{group} with --config-dir DIR"
-    return Problem(what, where, option, expected, nearest_match(option, options))
+    return Problem(what, where, option, expected, nearest_matches(option, options))
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:

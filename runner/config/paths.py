@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.config.errors import Problem, UserError, list_names, nearest_match
 
+LATEST = "latest"  # link to an experiment's newest run, and its name on the command line
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
 
 

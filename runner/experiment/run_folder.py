@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from runner.config.compose import write_composed
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, UserError
+from runner.config.paths import LATEST
 from runner.file_faults import describe_file_fault
 from runner.locks import FolderLock, held
 from runner.tracking.display import logged_to_file
@@ -57,7 +59,23 @@ def claim_run_dir(composed: Composed) -> Path | None:
     """
     if composed.run_dir is None or composed.is_run_dir_named:
         return None if composed.run_dir is None else Path(composed.run_dir)
-    return make_free_folder(Path(composed.run_dir))
+    run_dir = make_free_folder(Path(composed.run_dir))
+    point_latest_at(run_dir)
+    return run_dir
+
+
+def point_latest_at(run_dir: Path) -> None:
+    """Let the link `latest` beside the dates of a default run dir, EXPERIMENT/DATE/TIME, point at this run.
+
+    Nothing happens if links are not possible, or if `latest` is something else.
+    """
+    link = run_dir.parent.parent / LATEST
+    temporary = link.with_name(f".{LATEST}.{os.getpid()}.tmp")
+    if os.path.lexists(link) and not link.is_symlink():
+        return
+    with suppress(OSError):
+        temporary.symlink_to(Path(run_dir.parent.name, run_dir.name), target_is_directory=True)
+        temporary.replace(link)
 
 
 def make_free_folder(path: Path) -> Path:

@@ -160,7 +160,7 @@ MISTAKES = [
                     " ppo_cartpole, ",
                     " more); or a file in DIR/experiment with --config-dir DIR",
                 ),
-                nearest="ppo_cartpole",
+                nearest="ppo_cartpole, ppo_cartpole_remote, ppo_cartpole_two_learners",
             ),
             unknown_key("algorithm.gama", "0.9", PPOConfig, nearest="gamma"),
         ],
