@@ -153,7 +153,7 @@ def _compiler() -> Finding:
         return Finding("compiler", OPTIONAL, f"for learners.compile=true: {error}")
     except ConfigError as error:
         (problem,) = error.problems
-        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {problem.expected}")
+        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {problem.fix or problem.expected}")
     return Finding("compiler", OK, f"{cpp_compiler()}, for learners.compile=true")
 
 

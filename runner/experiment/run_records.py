@@ -103,14 +103,17 @@ def _names_of_algorithms(config: ExperimentConfig) -> str:
 def _what_is_learned_from(config: ExperimentConfig) -> str:
     if ENV_RUNNERS not in needs_of(config):
         source = config.offline.input_ or config.offline.offline_data_class
-        return f"recorded in {', '.join(source) if isinstance(source, list) else source}"
+        return f"recorded data in {', '.join(source) if isinstance(source, list) else source}"
     if config.env.is_external:
-        return "simulators that connect"
+        return "external simulators"
     runners, num_envs = config.env_runners, config.env_runners.num_envs_per_env_runner
     if runners.max_env_runners:
-        return f"{_range_text(runners.min_env_runners, runners.max_env_runners)} env runners x {num_envs}"
+        return (
+            f"{_range_text(runners.min_env_runners, runners.max_env_runners)} env runners with {num_envs} copies each"
+        )
+    copies = "1 copy" if num_envs == 1 else f"{num_envs} copies"
     is_apart = runners.gym_env_vectorize_mode == ASYNC
-    return f"{num_envs}, each in a process" if is_apart else f"{num_envs} in this process"
+    return f"{copies}, each in a process" if is_apart else f"{copies} in this process"
 
 
 def _range_text(fewest: int, most: int) -> str:

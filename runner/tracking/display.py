@@ -19,6 +19,7 @@ from runner.interrupts import request_end
 from runner.tracking import headline
 from runner.tracking.headline import TimeLeft
 
+_LINES_PER_HEADER = 30
 READER_LEFT = "the reader of the output has left"
 
 
@@ -94,7 +95,10 @@ class NoDisplay:
 
 
 class PlainDisplay:
-    """Lines without control codes: the first and last iteration, and at most one per `min_interval_s` in between."""
+    """A table without control codes: the first and last iteration, and at most one per `min_interval_s` in between.
+
+    The header is printed again when the columns change, and every `_LINES_PER_HEADER` lines.
+    """
 
     def __init__(
         self, stream: TextIO, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -110,6 +114,8 @@ class PlainDisplay:
         self._evaluation: Any = None
         self._samples_episodes = True
         self._is_finished = False
+        self._header: tuple[str, ...] = ()
+        self._num_lines = 0
 
     def start(self, info: DisplayInfo) -> None:
         self._started_s = self._next_line_s = self._clock()
@@ -141,24 +147,31 @@ class PlainDisplay:
         if self._pending is None:
             return
         self._time_left.update(self._pending, self._updated_s)
-        self._print("  ".join(f"{label} {text}" for label, text in self._fields(self._pending)))
+        columns = self._columns(self._pending)
+        names = tuple(name for name, _ in columns)
+        if names != self._header or self._num_lines % _LINES_PER_HEADER == 0:
+            self._header = names
+            self._print("  ".join(f"{name:>{len(text)}}" for name, text in columns))
+        self._print("  ".join(f"{text:>{len(name)}}" for name, text in columns))
+        self._num_lines += 1
         self._pending = None
 
-    def _fields(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def _columns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return name and text of each column; the texts of a column have the same width in all lines."""
         now_s = self._updated_s
-        fields = [
+        columns = [
             ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),
-            ("steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
+            ("env steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
             *([("return", _number(metrics.get(headline.RETURN)))] if self._samples_episodes else _reading(metrics)),
             ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
         ]
-        fields += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
-        fields.append(("updates", f"{headline.count_text(metrics.get(headline.GRADIENT_STEPS)):>9}"))
-        fields.append(("elapsed", f"{headline.duration_text(now_s - self._started_s):>7}"))
-        fields.append(("left", f"{self._time_left.text(now_s):>9}"))
+        columns += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
+        columns.append(("updates", f"{headline.count_text(metrics.get(headline.GRADIENT_STEPS)):>9}"))
+        columns.append(("elapsed", f"{headline.duration_text(now_s - self._started_s):>7}"))
+        columns.append(("ETA", f"{self._time_left.text(now_s):>9}"))
         if self._evaluation is not None:
-            fields.append(("evaluation", _number(self._evaluation)))
-        return fields
+            columns.append(("evaluation", _number(self._evaluation)))
+        return columns
 
     def _print(self, *lines: str) -> None:
         try:

@@ -96,6 +96,23 @@ def duration_text(seconds: float) -> str:
     return f"{days}d {text}" if days else text
 
 
+# Stop metric -> its words in the banner; {} stands for the bound.
+_CRITERIA = {
+    RETURN: "mean return >= {}",
+    EVALUATION_RETURN: "mean evaluation return >= {}",
+    ITERATION: "{} iterations",
+    ENV_STEPS: "{} env steps",
+    GRADIENT_STEPS: "{} gradient updates",
+    "num_env_steps_trained_lifetime": "{} trained env steps",
+    "num_episodes_lifetime": "{} episodes",
+    TOTAL_S: "{} seconds",
+}
+
+
+def _criterion_text(name: str, value: float) -> str:
+    return _CRITERIA.get(name, f"{name} >= {{}}").format(f"{value:,.10g}")
+
+
 def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:
     """Return the stop criteria as texts. The run ends when one of them is met.
 
@@ -104,7 +121,7 @@ def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) ->
         fewest_episodes: metric -> number of episodes it is computed over before it counts.
     """
     over = {name: f" over {num:,} episodes" for name, num in fewest_episodes.items()}
-    texts = [f"{name} >= {float(value):,.10g}{over.get(name, '')}" for name, value in stop.items()]
+    texts = [f"{_criterion_text(name, float(value))}{over.get(name, '')}" for name, value in stop.items()]
     return texts or ["no limit (until interrupted)"]
 
 

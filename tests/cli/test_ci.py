@@ -211,7 +211,7 @@ def test_mistakes_in_the_configuration(run_main: Run, tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_killed_leaves_a_report(run_main: Run, tmp_path: Path) -> None:
-    Verdict(Arguments(overrides=("+experiment=mine",), junit=tmp_path / "out.xml"))
+    Verdict(Arguments(overrides=("+experiment=mine",), options={"--junit": (str(tmp_path / "out.xml"),)}))
     outcome, message = read_report(tmp_path / "out.xml")["run"]
     assert (outcome, "killed" in message) == ("error", True)
 
@@ -220,7 +220,7 @@ def test_a_command_that_is_killed_leaves_a_report(run_main: Run, tmp_path: Path)
 def test_an_interrupted_run(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     run = start_main(*TRAIN, "stop.training_iteration=100000", "--junit", "out.xml", "--assert", f"{RETURN} >= 1e3")
     assert run.stdout is not None
-    while not run.stdout.readline().startswith("iter"):
+    while not run.stdout.readline().startswith(" iter"):
         assert run.poll() is None
     run.send_signal(signal.SIGINT)
     out, _ = run.communicate(timeout=WAIT_S)
@@ -319,7 +319,10 @@ def test_formats(run_cli: RunCli) -> None:
         assert (good.returncode, good.stdout.splitlines()[0], good.stderr) == (0, "ppo_cartpole: no problems", "[]\n")
     unknown = run_cli("validate", "--format=githb", TRAIN[0])
     assert unknown.returncode == 2
-    assert unknown.stderr == "unknown format githb\n   expected      text, github\n   did you mean  github\n"
+    assert (
+        unknown.stderr
+        == "--format is not valid\n   got           githb\n   expected      text, github\n   did you mean  github\n"
+    )
     nowhere = run_cli("validate", "--format", "github", "--config-dir", "nowhere", TRAIN[0])
     assert nowhere.returncode == 2
     assert nowhere.stdout == "::error title=runner::--config-dir nowhere: no such folder\n"

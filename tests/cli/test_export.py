@@ -48,7 +48,7 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     again = run_main("export", "run", "--output", "policy.onnx")
     assert again.code == 2
     assert again.err == (
-        "the file exists already\n   where         policy.onnx\n"
+        "the file already exists\n   where         policy.onnx\n"
         "   fix           another file, or --force to overwrite it\n"
     )
     (tmp_path / "policy.onnx").write_bytes(b"old")
@@ -80,7 +80,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
     assert outcome.code == 2
     assert f"did you mean  {modules[0]}" in outcome.err
     assert not (tmp_path / "policy.onnx").exists()
-    outcome = run_main("export", "run", "policy.onnx", "--module", modules[1])
+    outcome = run_main("export", "run", "-o", "policy.onnx", "--module", modules[1])
     assert (outcome.code, outcome.err) == (0, "")
     assert LocalPolicy((tmp_path / "policy.onnx").read_bytes()).manifest["module_id"] == modules[1]
 
@@ -147,7 +147,7 @@ def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path, monkeypa
 
     metric = "evaluation/env_runners/episode_return_mean"
     outcome = run_main("register", "outputs/run", "--name", "cartpole", "--assert", f"{metric} >= 1e9")
-    assert outcome.code == 1
+    assert outcome.code == 3
     assert "not registered: an assertion does not hold" in outcome.err
     assert f"expected      {metric} >= 1e+09" in outcome.err
     outcome = run_main("register", "outputs/run", "--name", "cartpole", "--if", f"{metric[:-1]} >= 1")
@@ -189,4 +189,4 @@ def check_loaded() -> None:
 def test_a_run_without_mlflow(run_main: RunMain, run_dir: Path) -> None:
     outcome = run_main("register", "run", "--name", "cartpole")
     assert outcome.code == 2
-    assert "the run is not in MLflow" in outcome.err
+    assert "the run was not tracked by MLflow" in outcome.err

@@ -55,7 +55,7 @@ def test_a_run_dir_that_may_not_be_written(run_main: RunMain, run_dir: Path, per
         Problem(
             "the run dir cannot be written: permission denied",
             where="TMP/run",
-            expected="permission to write there, or hydra.run.dir=DIR to write into another folder",
+            fix="allow writing there, or write to another folder with hydra.run.dir=DIR",
         )
     ]
     assert files_of(run_dir) == before
@@ -80,7 +80,7 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
     (tmp_path / "file").touch()
     outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", "hydra.run.dir=file/new")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"the run dir cannot be made: this is no folder\n   where         {tmp_path / 'file'}\n"
+    assert outcome.err == f"the run dir cannot be made: this is not a folder\n   where         {tmp_path / 'file'}\n"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_finished_run_is_left_as_it_is(
     assert (outcome.code, outcome.err) == (0, "")
     first, second = outcome.out.splitlines()
     assert first.startswith(f"already finished: {told}")
-    assert second.startswith(f"  to go on raise {key}: ")
+    assert second.startswith(f"  to continue, raise {key}: ")
     assert second.endswith(f" {key}=...")
     assert second.count(key) == 2
     assert files_of(run_dir) == before

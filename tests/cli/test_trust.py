@@ -23,7 +23,7 @@ from tests.support.forging import forge
 Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
 TRAIN = (*START, "hydra.run.dir=run")
-EXPORT = ("export", "run", "policy.onnx")
+EXPORT = ("export", "run", "-o", "policy.onnx")
 
 
 @pytest.fixture
@@ -220,7 +220,8 @@ def test_where_a_foreign_run_is_in_mlflow_is_not_followed(
     reported = run_main("report", "run")
     assert reported.code == 0
     assert (
-        "warning: MLflow does not take the report: the run's MLflow id comes from another installation" in reported.err
+        "warning: the report was not logged to MLflow: the run's MLflow id comes from another installation"
+        in reported.err
     )
     told: list[str] = []
     assert known_run(run_dir, told.append) == {}

@@ -73,12 +73,13 @@ def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "stop.training_iteration=2", "seed=5")
     lines = outcome.out.splitlines()
     assert lines[0] == "ppo_cartpole"
-    assert "  environment  CartPole-v1, 4 in this process" in lines
+    assert "  environment  CartPole-v1, 4 copies in this process" in lines
     assert "  algorithm    PPO, seed 5" in lines
     assert f"  run dir      {tmp_path / 'run'}" in lines
-    assert sum(line.startswith("iter") for line in lines) == 2  # the first and the last iteration
+    header = next(number for number, line in enumerate(lines) if line.split()[:2] == ["iter", "env"])
+    assert [line.split()[0] for line in lines[header + 1 : header + 3]] == ["1", "2"]  # first and last iteration
     assert "finished: training_iteration 2 >= 2" in lines
-    assert any("-m runner resume " in line for line in lines)
+    assert any("runner resume " in line for line in lines)
     assert "\x1b" not in outcome.out
 
 

@@ -413,5 +413,5 @@ def test_a_store_that_is_gone_is_a_warning(run_main: Run, tmp_path: Path) -> Non
         (folder / "mlflow_run.json").write_text(json.dumps(known))
         outcome = run_main("report", str(folder))
         assert outcome.code == 0
-        assert "warning: MLflow does not take the report" in outcome.err
+        assert "warning: the report was not logged to MLflow" in outcome.err
         assert (folder / "report.html").exists()
