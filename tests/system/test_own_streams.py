@@ -149,7 +149,7 @@ def test_check_connector_names_the_attribute_that_is_not_saved(connector: type[C
         check_connector(connector)
     (problem,) = caught.value.problems
     assert problem.what == "a connector with the state of another one writes different rewards"
-    assert problem.got == f"another self.{name} after set_state"
+    assert problem.got == f"different self.{name} after set_state"
 
 
 def test_check_loss_accepts_a_loss_that_does_not_save_its_stream() -> None:
@@ -174,11 +174,11 @@ class GrowsWithSteps(A2CLoss):
 
 @pytest.mark.parametrize(
     ("loss", "name", "result"),
-    [(SpawnsForLoss, "_stream", "draws other weight"), (GrowsWithSteps, "scale", "computes a different total_loss")],
+    [(SpawnsForLoss, "_stream", "draws different weight"), (GrowsWithSteps, "scale", "computes a different total_loss")],
 )
 def test_check_loss_names_the_attribute_that_is_not_saved(loss: type[A2CLoss], name: str, result: str) -> None:
     with pytest.raises(BrokenContract) as caught:
         check_loss(loss, A2CConfig())
     (problem,) = caught.value.problems
     assert problem.what == f"a loss with the state of another one {result}"
-    assert problem.got == f"another self.{name} after set_state"
+    assert problem.got == f"different self.{name} after set_state"
