@@ -174,7 +174,10 @@ class GrowsWithSteps(A2CLoss):
 
 @pytest.mark.parametrize(
     ("loss", "name", "result"),
-    [(SpawnsForLoss, "_stream", "draws different weight"), (GrowsWithSteps, "scale", "computes a different total_loss")],
+    [
+        (SpawnsForLoss, "_stream", "draws different weight"),
+        (GrowsWithSteps, "scale", "computes a different total_loss"),
+    ],
 )
 def test_check_loss_names_the_attribute_that_is_not_saved(loss: type[A2CLoss], name: str, result: str) -> None:
     with pytest.raises(BrokenContract) as caught:
