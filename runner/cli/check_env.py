@@ -1,4 +1,4 @@
-"""`check-env ENV`: what an environment does wrong, and how fast it is."""
+"""`check-env ENV`: violations of the environment contract, and speed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _override_of(name: str, config_dir: Path | None) -> str:
 
 
 def render_check(name: str, check: EnvironmentCheck) -> str:
-    """Render faults first, then warnings, then what was measured."""
+    """Render faults, warnings and measurements, in this order."""
     width = max(map(len, check.facts), default=0)
     paragraphs = [
         *_section("fault", check.faults),

@@ -1,4 +1,4 @@
-"""What a CI job asks of training: `--assert`, `--budget`, `--junit`; and the exit code that follows from them."""
+"""Options of training for CI jobs: `--assert`, `--budget`, `--junit`; and the exit code that follows from them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
 
     Args:
         arguments: of the command line.
-        train: the command; tells the verdict where its run or sweep is, and returns 0, 1, 2 or 130.
+        train: the command; it names its run or sweep to the verdict, and returns 0, 1, 2 or 130.
 
     Raises:
-        UserError: an assertion or a budget that cannot be read, a report that cannot be written; before `train`.
-        RunnerError: raised by `train`; the report is written before.
+        UserError: an assertion or the budget is not valid, or the report cannot be written; raised before `train`.
+        RunnerError: raised by `train`, after the report was written.
     """
     verdict = Verdict(arguments)
     try:
@@ -76,7 +76,7 @@ class Assertion:
         if self.judged.value is not None:
             got = self.condition.value_text(self.judged.value)
         else:
-            got = "its last value is no number" if self.judged.is_reported else "never reported"
+            got = "its last value is not a number" if self.judged.is_reported else "never reported"
         of = f" of {self.judged.of}" if self.judged.of else ""
         return f"{got}{of}, {'holds' if self.holds else 'does not hold'}"
 
@@ -90,7 +90,7 @@ class Verdict:
     """The outcome of a command; `conclude` prints it, reports it and makes the exit code.
 
     Args:
-        arguments: of the command line; the report is begun at once, so that a killed command leaves one, too.
+        arguments: the command line. A report is written immediately, so that a killed command also leaves one.
 
     Raises:
         UserError: the report cannot be written.
@@ -118,7 +118,7 @@ class Verdict:
         budget = arguments.value("--budget")
         self.budget = None if budget is None else parse_budget(budget)
 
-    # -- told by the command ---------------------------------------------------------------------------------------
+    # -- during the command -----------------------------------------------------------------------------------------
 
     def judge_run(self, experiment: str | None, run_dir: Path) -> None:
         """Judge the run in this folder."""
@@ -163,7 +163,7 @@ class Verdict:
         return self.budget is not None and self.budget.has_ended_it
 
     def _print(self, code: int, assertions: Sequence[Assertion]) -> None:
-        if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run says it itself
+        if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run prints it itself
             print(f"{self._early}; the same command continues the sweep")
         for assertion in assertions:
             print(f"assert {assertion.condition}: {assertion}", flush=True)

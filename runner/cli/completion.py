@@ -39,12 +39,12 @@ complete -F _runner_complete runner
 _ZSH = """\
 #compdef runner
 _runner() {
-    local -a found whole partial
+    local -a found complete partial
     found=("${(@f)$(runner completion candidates "${(@)words[2,$CURRENT]}" 2>/dev/null)}")
-    whole=("${(@)found:#*[=/.]}")
+    complete=("${(@)found:#*[=/.]}")
     partial=("${(@M)found:#*[=/.]}")
     [[ -n "$found" ]] || { _files; return }
-    compadd -Q -- "${(@)whole}"
+    compadd -Q -- "${(@)complete}"
     compadd -Q -S '' -- "${(@)partial}"
 }
 if [[ "$funcstack[1]" == _runner ]]; then _runner "$@"; else compdef _runner runner; fi
@@ -75,7 +75,7 @@ def complete(words: Sequence[str]) -> list[str]:
     *before, typed = words or [""]
     try:
         return sorted({candidate for candidate in _Line.of(before, typed).candidates() if candidate.startswith(typed)})
-    except Exception:  # an unfinished line may be wrong in any way, and a shell has no place for messages
+    except Exception:  # an unfinished line may be wrong in any way, and a shell cannot show messages here
         return []
 
 

@@ -24,7 +24,7 @@ _PROGRESS_INTERVAL_S = 2.0
 
 
 def main(arguments: Arguments) -> int:
-    """Convert, and print what was read, written and left out."""
+    """Convert, and print a summary."""
     composed = compose_experiment(arguments.overrides, arguments.config_dir)
     config = _with_ends(arguments.words, composed)
     from runner.offline.writing.conversion import convert
@@ -69,7 +69,7 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
         f"  {report.seconds:.1f} s, {report.steps / max(report.seconds, 1e-9):,.0f} steps per second",
     ]
     notes = {
-        "terminated without a last observation, the one before it is repeated": counts.final_obs_repeated,
+        "terminated without a last observation, the previous one is repeated": counts.final_obs_repeated,
         "ended without a last observation, truncated one step earlier": counts.final_steps_dropped,
         "left out, without a complete step": counts.trajectories_dropped,
         "cut where the next row is not the next observation": counts.breaks,

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine has and lacks for each thing that runs can ask for."""
+"""`doctor`: find missing packages, devices, programs and permissions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OK, OPTIONAL, BROKEN = "ok", "optional", "broken"
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """Result of one check.
 
     Attributes:
-        name: of the thing that was looked for.
+        name: subject of the check.
         state: ok, optional (not found; only runs that use it need it) or broken (no run works).
-        text: what there is, or what to do.
+        text: details, or the fix.
     """
 
     name: str
@@ -57,7 +57,7 @@ def main(arguments: Arguments) -> int:
 
 
 def examine(distribution: str = "runner") -> Iterator[Finding]:
-    """Yield what is found; `distribution` says whose packages are looked for."""
+    """Yield the findings; the packages are the requirements of `distribution`."""
     yield Finding("python", OK, f"{sys.version.split()[0]} at {sys.executable}")
     packages = list(_packages(distribution))
     yield from packages
@@ -75,7 +75,7 @@ def examine(distribution: str = "runner") -> Iterator[Finding]:
 
 
 def _packages(distribution: str) -> Iterator[Finding]:
-    """Yield what a plain installation needs, and each extra."""
+    """Yield the packages of a plain installation, and of each extra."""
     try:
         requirements = [Requirement(text) for text in importlib.metadata.requires(distribution) or ()]
         extras = importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
@@ -187,7 +187,7 @@ def _browser() -> Finding:
 
 
 def _cluster() -> Finding:
-    """Return whether something answers where RAY_ADDRESS says."""
+    """Return whether a cluster answers at RAY_ADDRESS."""
     from runner.cluster.connection import ADDRESS_VARIABLE, LOCAL
 
     address = os.environ.get(ADDRESS_VARIABLE) or LOCAL
@@ -206,7 +206,7 @@ def _cluster() -> Finding:
 def _shared_memory(folder: Path) -> Finding:
     """Return how much Ray's objects can take without going to the disk."""
     if not folder.is_dir():
-        return Finding("ray", OK, "objects are kept in files: this system has no /dev/shm")
+        return Finding("ray", OK, "objects are kept in files: this system does not have /dev/shm")
     free = shutil.disk_usage(folder).free
     if free < _LEAST_SHARED_BYTES:
         text = f"{_size(free)} free in {folder}, Ray's objects go to the disk: docker run --shm-size=4g"

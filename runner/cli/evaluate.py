@@ -87,7 +87,7 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
         is_trusting: follow the other run's files, whoever wrote them.
 
     Raises:
-        UserError: there is no such run or file, or a run has no module of the same name to play with.
+        UserError: the run or the file does not exist, or a run does not contain a module of the same name.
         ConfigError: modules of a run do not act alone.
     """
     from runner.module_parts import check_acts_alone  # imports torch
@@ -113,14 +113,14 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
 
 @contextmanager
 def naming_opponent(other: str) -> Iterator[None]:
-    """Let a problem within name the option that the opponent came from, not the place that it has in the league."""
+    """Name the option `--against` in problems of this block, instead of the key in the league."""
     places = re.compile(rf"league\.fixed\.{_PLAYER}|{_MODULE}")
     with _relocating(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
         yield
 
 
 def naming_run(run_dir: Path) -> AbstractContextManager[None]:
-    """Let a problem within say that its key is one of another run."""
+    """Name the other run in problems of this block."""
     return _relocating(
         lambda where: where if where == _MODULE else f"{OPTION} {run_dir}{f': {where}' if where else ''}"
     )

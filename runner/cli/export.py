@@ -20,7 +20,7 @@ _FORMATS = ("onnx", "pt2")
 
 
 def main(arguments: Arguments) -> int:
-    """Write the file, and print what is in it."""
+    """Write the file, and print a summary."""
     path = _file(arguments)
     format_ = _format(arguments.value("--format"), path)
     check_new_file(path, arguments.has("--force"))

@@ -66,7 +66,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _entry(name: str, text: str, width: int) -> list[str]:
-    """Return name and text in two columns; a name that is too long has a line of its own."""
+    """Return name and text in two columns; a name that is too long gets a separate line."""
     indent = " " * (len(_INDENT) + width)
     first = f"{_INDENT}{name:<{width}}"
     lines = textwrap.wrap(text, _WIDTH - len(indent), break_on_hyphens=False)

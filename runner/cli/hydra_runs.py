@@ -122,7 +122,7 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
 
 @contextmanager
 def _overrides_as_typed() -> Iterator[None]:
-    """Let Hydra log the overrides of each run of a sweep without the `++` that `_hydra_command_line` puts there."""
+    """Remove the `++` of `_hydra_command_line` from the overrides that Hydra logs for each run of a sweep."""
 
     def take_away(record: logging.LogRecord) -> bool:
         record.msg, record.args = re.sub(r"(?<=\s)\+\+", "", record.getMessage()), ()

@@ -24,7 +24,7 @@ def with_local_runs(arguments: Arguments) -> Arguments:
     """Return the arguments with a local path instead of each URL or name of a run.
 
     Raises:
-        UserError: the store has no such run, `hydra.run.dir` is a URL, or there is no run yet.
+        UserError: the run does not exist in the store, `hydra.run.dir` is a URL, or there is no run yet.
     """
     named = [override_value(text) for text in arguments.overrides if text.startswith(_TARGET)]
     if named and is_url(named[-1]):

@@ -147,7 +147,7 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
 
 
 class _FirstOf:
-    """The first sub-environment of a `VectorEnv`, as an environment of its own for an episode at a time."""
+    """The first sub-environment of a `VectorEnv`, as an environment for one episode at a time."""
 
     def __init__(self, envs: Any) -> None:
         self._envs, self.metadata, self.unwrapped = envs, envs.metadata, envs.unwrapped
@@ -173,7 +173,7 @@ class _FirstOf:
 
 
 def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
-    """Raise `UserError` where the policy is of other spaces than the environment."""
+    """Raise `UserError` if the spaces of the policy and the environment differ."""
     from runner.episodes.spaces import space_to_dict
 
     for name, own in zip(_SPACES, spaces, strict=True):

@@ -51,7 +51,7 @@ def _check(condition: Condition, result: Mapping[str, Any]) -> None:
     """Check a run's last result.
 
     Raises:
-        UserError: the result has no such metric.
+        UserError: the result does not contain the metric.
         AssertionNotMet: the condition does not hold.
     """
     numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}

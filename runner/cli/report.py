@@ -29,7 +29,7 @@ def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False
     Args:
         folder: of the sweep or the run, with `mlflow_run.json`.
         file: the page.
-        page: what it was made of.
+        page: source of the charts.
         is_trusted: whoever wrote `mlflow_run.json`.
 
     Returns:

@@ -76,7 +76,7 @@ def _default_run_dir(config: ExperimentConfig) -> Path:
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
 _FIXED = {
-    "seed": "the random streams go on from the checkpoint",
+    "seed": "the random streams continue from the checkpoint",
     "module.": "the checkpoint holds the parameters of this network",
     "algorithm.schema": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
     "algorithm.loss": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
@@ -87,7 +87,7 @@ _FIXED = {
 
 
 def main(arguments: Arguments) -> int:
-    """Print what the overrides change, then continue training. A run that is finished is left as it is."""
+    """Print the changes by overrides, then continue training. A finished run is not changed."""
     return judged(arguments, lambda verdict: _resume(arguments, verdict))
 
 
@@ -138,7 +138,7 @@ def _describe_finished(met: Sequence[MetCriterion], arguments: Arguments) -> lis
 
 
 def _is_finished(run_dir: Path) -> bool:
-    """Return whether `result.json` says that the run finished; a run killed just before still gets the file."""
+    """Return whether `result.json` records a finished run; one killed just before still gets the file."""
     try:
         return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError):
@@ -146,7 +146,7 @@ def _is_finished(run_dir: Path) -> bool:
 
 
 def _take_progress_along(stored: StoredRun) -> None:
-    """Copy the progress of a run that goes on in another folder."""
+    """Copy the progress of a run that continues in another folder."""
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
     if source == target:

@@ -42,7 +42,7 @@ def _is_colour_wanted() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """One printed line; the header of a block, or of a list of blocks, has no source."""
+    """One printed line. `source` is None for the header of a block."""
 
     text: str
     source: str | None = None

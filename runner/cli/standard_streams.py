@@ -50,7 +50,7 @@ class _StandardOutput(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered; it may be lost."""
+        """Write the buffer; it may be lost."""
         try:
             super().flush()
         except BrokenPipeError:

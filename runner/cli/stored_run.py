@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer  # imports torch
 
 # Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
-# may have flattened what the default value of today recognises as images.
+# may have flattened observations that the current default value recognises as images.
 _CHECKED_LATER = ("module.image_layout", show_value("flat"))
 _OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.", "multi_agent.modules.")
 
@@ -38,7 +38,7 @@ class StoredRun:
 
     Attributes:
         changes: dotted key -> (old, new) value, as text.
-        is_trusted: `--trust`: follow the files beside the checkpoint, whoever wrote them.
+        is_trusted: whether files next to the checkpoint are followed, whatever their source (`--trust`).
     """
 
     checkpoint: Path
@@ -68,8 +68,8 @@ def open_run(
 
     Raises:
         UserError: there is no checkpoint.
-        CheckpointError: the checkpoint is cut off or altered.
-        UntrustedError: somebody else wrote it, and it asks for more than computing.
+        CheckpointError: the checkpoint is incomplete or altered.
+        UntrustedError: the checkpoint comes from another source and needs permissions.
         ConfigError: all problems of the overrides.
     """
     checkpoint = named_checkpoint(arguments)
@@ -81,8 +81,8 @@ def open_run(
     if values.reason is not None:
         check_links(run_dir or checkpoint.parent.parent, checkpoint)
     changes = describe_changes(_shown(before), _shown(composed))
-    refused = _refused(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
-    config = _checked(composed, refused)
+    rejected = _rejected(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
+    config = _checked(composed, rejected)
     print_notes([composed])
     run_dir = run_dir or checkpoint.parent.parent
     return StoredRun(checkpoint, manifest, composed, config, changes, run_dir, arguments.is_trusting)
@@ -108,7 +108,7 @@ def named_checkpoint(arguments: Arguments) -> Path:
 
     Raises:
         UserError: there is no checkpoint.
-        CheckpointError: the checkpoint is cut off or altered.
+        CheckpointError: the checkpoint is incomplete or altered.
     """
     path = Path(arguments.words[0]).absolute()
     while True:
@@ -135,18 +135,18 @@ def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:
     return Path(run_dirs[-1]).absolute() if run_dirs else None, others
 
 
-def _checked(composed: Composed, refused: list[Problem]) -> ExperimentConfig:
-    """Build the configuration; raises one report of refused changes and of all its problems."""
+def _checked(composed: Composed, rejected: list[Problem]) -> ExperimentConfig:
+    """Build the configuration; raise one report of rejected changes and of all problems."""
     try:
         config = build_experiment_config(composed)
     except ConfigError as error:
-        raise ConfigError([*refused, *error.problems]) from error
-    if refused:
-        raise ConfigError(refused)
+        raise ConfigError([*rejected, *error.problems]) from error
+    if rejected:
+        raise ConfigError(rejected)
     return config
 
 
-def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) -> list[Problem]:
+def _rejected(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) -> list[Problem]:
     return [
         Problem(f"{name} cannot change: {reason}", where=composed.where(name), got=new, expected=old)
         for name, (old, new) in changes.items()
@@ -189,7 +189,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     env_runners = replace(config.env_runners, num_env_runners=0)
     learners, env = config.learners.in_driver(), _stepped_here(config.env)
     config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=env)
-    config = replace(config, callbacks=[])  # they hear of the run itself
+    config = replace(config, callbacks=[])  # they follow the run itself
     config = replace(config, evaluation=replace(config.evaluation, video={}))
     if is_recording:
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
@@ -219,7 +219,7 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
 
 @contextmanager
 def naming_changes(stored: StoredRun) -> Iterator[None]:
-    """Add to a problem within what the overrides changed, which is often its cause."""
+    """Add the changes by overrides, which are often the cause, to problems of this block."""
     try:
         yield
     except ConfigError as error:

@@ -33,7 +33,7 @@ from runner.sweep.space import Choices, SearchSpace, read_search_space
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
 
-# Overrides about how a sweep is run, and not about what it searches, may differ when the sweep continues.
+# Overrides that do not change the search may differ when the sweep continues.
 _NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
 
 
@@ -102,7 +102,7 @@ def _run(
 def _held_folder(folder: Path) -> Iterator[Path]:
     """Hold the folder for this process, and yield it.
 
-    If nobody chose its name and another process holds it, hold the next free one: `NAME_2`, `NAME_3` and so on.
+    If the user did not choose the name and another process holds the folder, hold the next free one, such as `NAME_2`.
 
     Raises:
         FolderHeld: another process holds the folder, which the user named.
@@ -177,7 +177,7 @@ def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
 
 
 def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
-    """Check that there are as many different combinations as draws."""
+    """Check that there are enough combinations for all draws."""
     num_samples, num_all = config.sweep.num_samples, space.num_combinations
     if num_samples is not None and num_all is not None and num_all < num_samples:
         what = "sweep.num_samples is more than the number of combinations"
@@ -235,7 +235,7 @@ def _digest(space: SearchSpace) -> str:
 
 
 def _target(configs: Sequence[ExperimentConfig]) -> float | None:
-    """Return the value of the first objective at which all trials stop; None if they have no such criterion."""
+    """Return the value of the first objective at which all trials stop, or None without such a criterion."""
     metric = next(iter(configs[0].objectives))
     targets = {config.stop.get(metric) for config in configs}
     return targets.pop() if len(targets) == 1 else None

@@ -1,4 +1,4 @@
-"""`train` and `sweep`: check the configuration, then let Hydra make the folder of the run (or runs) and train in it."""
+"""`train` and `sweep`: check the configuration, then train in the folder (or folders) that Hydra creates."""
 
 from __future__ import annotations
 

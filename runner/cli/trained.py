@@ -105,7 +105,7 @@ class JudgedValue:
     """The value that a condition is judged by.
 
     Attributes:
-        value: None where the metric has no number.
+        value: None if the metric is not a number.
         is_reported: whether the metric was reported at all.
         of: the trial or the combination that was judged; empty for a single run.
     """
@@ -116,7 +116,7 @@ class JudgedValue:
 
 
 class Trained(Protocol):
-    """A run or a sweep that has ended; its files are read when they are asked for.
+    """A run or a sweep that has ended; its files are read on demand.
 
     Attributes:
         kind: `run` or `sweep`, for a report.
@@ -132,7 +132,7 @@ class Trained(Protocol):
         """Return the value that this condition is judged by."""
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
-        """Yield the test that a report has for the run or sweep as a whole; none where its trials say it all.
+        """Yield the test for the entire run or sweep; nothing if the tests of the trials suffice.
 
         Args:
             early: why it ended early; None: it did not.

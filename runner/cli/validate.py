@@ -1,6 +1,6 @@
 """`validate`: every mistake of a configuration in one report, also as workflow commands of GitHub Actions.
 
-Imports neither torch nor ray. With `--build` it makes what a run would make, and imports both.
+Imports neither torch nor ray. With `--build` it builds the parts of a run, and imports both.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _message(problem: Problem, is_placed: bool) -> str:
 
 
 def _place(where: str | None) -> dict[str, str]:
-    """Return file and line as GitHub wants them; empty for an override."""
+    """Return file and line in the format of GitHub, or nothing for an override."""
     match = _PLACE.fullmatch((where or "").partition("\n")[0])
     path = _find(match["file"]) if match else None
     if match is None or path is None:
@@ -94,7 +94,7 @@ _SOON = 60  # configurations that are checked in a few seconds
 
 
 def main(arguments: Arguments) -> int:
-    """Print that there are no problems and what was not made; raise `ConfigError`, or print it as `--format` says."""
+    """Print a summary; raise `ConfigError`, or print the problems in the format of `--format` or `--json`."""
     try:
         checked = check_experiments(arguments)
         lines = _rehearse(checked) if arguments.has("--build") else [_NOT_MADE]
@@ -118,7 +118,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _rehearse(checked: Sequence[Checked]) -> list[str]:
-    """Build all configurations, and describe what was made of the first one."""
+    """Build all configurations, and describe the parts of the first one."""
     from runner.experiment.rehearsal import rehearse  # imports torch
 
     problems: dict[Problem, None] = {}
@@ -170,7 +170,7 @@ def _describe_run_url_of_sweep(url: str) -> Problem:
 
 
 def check_memory(configs: Iterable[ExperimentConfig]) -> None:
-    """Check that replay buffers fit into memory. Imports torch where there are some: their rows are measured."""
+    """Check that replay buffers fit into memory. With replay buffers, torch is imported to measure their rows."""
     for config in configs:
         if config.algorithm.replay_buffers:
             from runner.experiment.replay_memory import check_replay_memory

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_VERB = "train"  # a command line that begins with an option or an override
-CANDIDATES = "candidates"  # in the place of a SHELL of `completion`: for the scripts that it prints
+CANDIDATES = "candidates"  # instead of a SHELL of `completion`, for the scripts that it prints
 GROUPS = ("Train", "Inspect", "Use", "Data", "Migrate", "Check", "Shell")
 
 
@@ -49,7 +49,7 @@ class Verb:
         group: heading of the verb in the help.
         summary: one line about the verb.
         words: names of the words that follow the verb (of `WORDS`); optional ones are in brackets and come last.
-        options: options of this verb; those in `COMMON` belong to every verb.
+        options: options of this verb; the options in `COMMON` belong to every verb.
         examples: command lines without `runner`.
         details: a paragraph of the verb's own help.
         has_overrides: whether the verb accepts KEY=VALUE.
@@ -284,7 +284,7 @@ VERBS: Mapping[str, Verb] = {
         ("RUN",),
         (
             _episodes("number of episodes; default: evaluation.evaluation_duration"),
-            CommandOption(("--against",), "let the policy meet another run's policy, or a policy file", "OTHER"),
+            CommandOption(("--against",), "opponent: another run's policy, or a policy file", "OTHER"),
             _JSON,
             _TRUST,
         ),
@@ -404,7 +404,7 @@ VERBS: Mapping[str, Verb] = {
         ("FILE",),
         (
             CommandOption(("--algorithm",), "algorithm of the configuration", "NAME"),
-            CommandOption(("--env",), "environment, instead of the one in the file", "ENV"),
+            CommandOption(("--env",), "environment; default: the environment of the file", "ENV"),
             _output("experiment file to write; default: stdout"),
             _FORCE,
         ),

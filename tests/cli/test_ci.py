@@ -105,7 +105,7 @@ def test_the_last_value_that_was_reported_counts(run_main: Run, tmp_path: Path) 
     assert outcome.out.startswith("already finished")
     assert outcome.out.splitlines()[-3:] == [
         f"assert {metric} >= 450: 460, holds",
-        "assert learners/default_policy/total_loss < 1e+09: its last value is no number, does not hold",
+        "assert learners/default_policy/total_loss < 1e+09: its last value is not a number, does not hold",
         "assert timers/evaluation < 100: never reported, does not hold",
     ]
     assert read_report(tmp_path / "out.xml")["run"] == ("passed", "")

@@ -199,7 +199,7 @@ def cannot_change(key: str, held: str, where: str, got: str, expected: str, *, i
 
 
 OTHER_SEED = Problem(
-    "seed cannot change: the random streams go on from the checkpoint",
+    "seed cannot change: the random streams continue from the checkpoint",
     where="override seed=4",
     got="4",
     expected="0",
