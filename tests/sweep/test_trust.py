@@ -60,7 +60,7 @@ def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Out
     (folder / "trials.jsonl").write_text(json.dumps({**line, "number": number}) + "\n")
     outcome = run_main("report", "s")
     assert outcome.code == 2
-    assert "this line is not a trial: its number is" in outcome.err
+    assert "this line is not a valid trial: its number is" in outcome.err
 
 
 @pytest.mark.parametrize(
