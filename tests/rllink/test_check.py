@@ -250,7 +250,7 @@ def test_a_token_is_missing_or_wrong(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["rllink", "check", address, "--timeout", "1"]) == 2
     assert "--token TOKEN" in capsys.readouterr().err
     assert main(["rllink", "check", address, "--token", "wrong"]) == 2
-    assert "refuses the token" in capsys.readouterr().err
+    assert "rejects the token" in capsys.readouterr().err
     server.close()
 
 

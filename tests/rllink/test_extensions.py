@@ -83,11 +83,11 @@ def test_all_forms_say_the_same(serve: Serve, form: str) -> None:
 
 
 BAD_BLOCKS = {
-    "object": ({"dtype": "|O", "shape": [3, 4], "data": b"x" * 96}, "dtypes"),
-    "big endian": ({"dtype": ">f4", "shape": [3, 4], "data": b"x" * 48}, "dtypes"),
-    "too few bytes": ({"dtype": "<f4", "shape": [3, 4], "data": b"x" * 47}, "takes 48 bytes"),
+    "object": ({"dtype": "|O", "shape": [3, 4], "data": b"x" * 96}, "the dtype of an array block"),
+    "big endian": ({"dtype": ">f4", "shape": [3, 4], "data": b"x" * 48}, "the dtype of an array block"),
+    "too few bytes": ({"dtype": "<f4", "shape": [3, 4], "data": b"x" * 47}, "needs 48 bytes"),
     "negative": ({"dtype": "<f4", "shape": [-3, -4], "data": b"x" * 48}, "sizes"),
-    "overflow": ({"dtype": "<f4", "shape": [2**62, 8], "data": b""}, "takes"),
+    "overflow": ({"dtype": "<f4", "shape": [2**62, 8], "data": b""}, "needs"),
     "wrong shape": ({"dtype": "<f4", "shape": [4, 3], "data": b"\0" * 48}, "shape"),
     "nan": ({"dtype": "<f4", "shape": [3, 4], "data": b"\xff" * 48}, "finite"),
     "no data": ({"dtype": "<f4", "shape": [3, 4]}, "data"),
