@@ -219,7 +219,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
     [
         ("league.fixed.old=nowhere.onnx", "the policy file of player old cannot be read"),
         ("league.fixed.old=README.md", "player old cannot be made"),
-        ("league.modules=[main, mian]", "does not act for any agent"),
+        ("league.modules=[main, mian]", "a module without agents"),
     ],
 )
 def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:
