@@ -304,7 +304,7 @@ class Rollout(LeanPickle):
     Attributes:
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
-        whole: the blocks before a split, for connectors that read other agents' rows; None if not split.
+        whole: unsplit blocks, for connectors that read other agents' rows; None if not split.
     """
 
     blocks: Mapping[str, ColumnBlock]

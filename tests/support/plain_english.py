@@ -33,7 +33,7 @@ PHRASES = {
     ),
     r"\b(is|are|was|were|be) of\b": "covers, belongs to, was measured on",
     r"(?<!there )\b(is|are|was|were) (no|(?-i:none))\b(?! longer)": "is not a valid X; expected Y",
-    r"\b(has|have|had) (no|none)\b(?! effect)": "does not have",
+    r"\b(has|have|had) (no|none)\b(?! effect| attribute)": "does not have",
     r"\b(so many|as many|in the mean)\b": "N, a fixed number, on average",
     r"\b(anew|beside|in the place of|but for|stands|lies|likewise|alike|therein|thereof)\b(?! for)": (
         "again, next to, instead of, except for, is"
