@@ -172,12 +172,15 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        ("curriculum.promote_at=null", "curriculum.rule promote needs a mean value"),
+        ("curriculum.promote_at=null", "curriculum.rule=promote needs curriculum.promote_at"),
         ("curriculum={num_levels: null}", "curriculum is set without tasks"),
         ("+curriculum.tasks.a={options: {}}", "curriculum.tasks and curriculum.num_levels are both set"),
         ("curriculum={num_levels: null, tasks: {a: {option: {}}}}", "curriculum.tasks.a has an unknown key"),
-        ("curriculum={num_levels: null, tasks: {a/b: {options: {}}}}", "a task's name becomes part of metrics"),
-        ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is no task"),
+        (
+            "curriculum={num_levels: null, tasks: {a/b: {options: {}}}}",
+            "the name of a task becomes part of metric names",
+        ),
+        ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is not a valid task"),
         ("curriculum.measure=return", "curriculum.measure is not valid"),
         ("curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {siz: 5}}}}", "did you mean  size"),
         (
@@ -196,7 +199,7 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
         ("curriculum.evaluate=[level_4]", "curriculum.evaluate contains an unknown task"),
         ("curriculum.rule=promot", "promote"),
         ("env_runners.gym_env_vectorize_mode=async", "steps environments one by one"),
-        ("env_runners.restart_failed_sub_environments=true", "does not go together with a curriculum"),
+        ("env_runners.restart_failed_sub_environments=true", "does not work with a curriculum"),
         ("+stop.curriculum/level_4/value_mean=1", "curriculum/level_3/value_mean"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
         assert record["against"] == opponent
     outcome = run_main("evaluate", "one", "--against", "nowhere.onnx")
     assert outcome.code == 2
-    assert "there is no such policy file" in outcome.err
+    assert "the policy file does not exist" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_policy_file_plays_the_seats_of_its_module_alone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "what", "nearest"),
     [
-        ("old.onnx", "a policy file was trained for one module's part", None),
-        ("{chasr: old.onnx}", "a module that league.modules does not name", "chaser"),
-        ("{chaser: 3}", "is no player", None),
+        ("old.onnx", "a single policy file cannot play several modules", None),
+        ("{chasr: old.onnx}", "a policy file for a module that is not in league.modules", "chaser"),
+        ("{chaser: 3}", "is not a valid player", None),
     ],
 )
 def test_files_of_several_modules_are_checked(given: str, what: str, nearest: str | None) -> None:
@@ -250,7 +250,7 @@ def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) ->
     ("override", "expected"),
     [
         ("league.opponents.uniform=abc", "a number"),
-        ("league.opponents.latest=-1", "a number of 0 or more"),
+        ("league.opponents.latest=-1", "a number of at least 0"),
         ("league.opponents.lattest=1", "latest, uniform, prioritised, fixed"),
     ],
 )

@@ -327,7 +327,7 @@ def test_a_connector_of_ones_own_behind_the_module() -> None:
     policy = OnnxPolicy.of_parts(parts, config)
     assert difference(policy.to_bytes(weights, {}), parts, weights, {}) < 1e-5
     assert policy.manifest["action_scaling"] is None
-    with pytest.raises(ValueError, match="act with explore=False"):
+    with pytest.raises(ValueError, match="use explore=False"):
         LocalPolicy(policy.to_bytes(weights, {})).act(np.zeros(4, np.float32), explore=True)
 
 

@@ -217,10 +217,10 @@ def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     [
         (["sweep=pbt", "seed=1,2"], "none of them is searched"),
         (["sweep=pb2", "algorithm.lr=1e-3,2e-3"], "pb2 searches intervals"),
-        (["sweep=pbt", "algorithm.kl_coeff=interval(0.1,0.3)"], "brings an adapted value"),
-        (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.max_concurrent_trials=1"], "cannot be limited"),
+        (["sweep=pbt", "algorithm.kl_coeff=interval(0.1,0.3)"], "which training adapts"),
+        (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.max_concurrent_trials=1"], "cannot limit concurrent trials"),
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3"], "more than the number of combinations"),
-        (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.search=tpe"], "nothing is left for tpe"),
+        (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.search=tpe"], "has nothing to propose"),
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "stop.num_env_steps_sampled_lifetime=null"], "perturbation_interval"),
     ],
 )

@@ -184,7 +184,7 @@ def losses_of(run_dir: Path) -> list[float]:
         (["algorithm.lr=interval(1e-4,1e-3)"], "a grid cannot try every number"),
         (["algorithm.lr=1e-3,fast"], "algorithm.lr"),
         (["seed=1,2", "sweep.metrik=x"], "unknown key sweep.metrik"),
-        (["seed=1,2", "sweep.metric=env_runners/episode_return_men"], "no part of this run produces the metric"),
+        (["seed=1,2", "sweep.metric=env_runners/episode_return_men"], "this run does not produce the metric"),
         (["seed=1,2", "sweep.seed=1,2"], "is the same for all trials"),
         (["sweep=asha", "algorithm.lr=interval(1e-4,1e-3)", "sweep.max_t=5", "sweep.grace_period=9"], "grace_period"),
         (
@@ -192,7 +192,7 @@ def losses_of(run_dir: Path) -> list[float]:
             "must be the same for all trials",
         ),
         (["seed=1,2", "learners.num_learners=64", "learners.num_gpus_per_learner=1"], "GPU 64"),
-        (["seed=1,2", "learners.num_gpus_per_learner=64"], "several GPUs are several learners"),
+        (["seed=1,2", "learners.num_gpus_per_learner=64"], "is at most 1: a learner uses one GPU"),
         (["seed=1,2", "algorithm.lr=tag(lag,interval(1,2))"], "unknown tag lag"),
     ],
 )
