@@ -49,6 +49,6 @@ def test_a_space_that_a_connector_changes_stands_beside_the_arrow() -> None:
 def test_pipelines_are_named_by_their_module() -> None:
     with Trainer.from_experiment("ppo_multi_agent_cartpole", ["tracking=none"]) as trainer:
         assert "ModuleToAgentUnmapping" in texts_of(trainer.pipelines("p1").module_to_env)
-        with pytest.raises(UserError, match="no such module") as caught:
+        with pytest.raises(UserError, match="p11 is not a module of this run") as caught:
             trainer.pipelines("p11")
     assert "did you mean  p1" in str(caught.value)

@@ -135,7 +135,7 @@ def _sampled(config: ExperimentConfig, weights: dict[str, Any]) -> Rollout:
 )
 def test_a_connector_that_needs_all_rows_is_refused(experiment: str, overrides: list[str], connector: str) -> None:
     config = _config(experiment, "learners.num_learners=2", *overrides)
-    with pytest.raises(ConfigError, match=f"{connector} needs all rows"):
+    with pytest.raises(ConfigError, match=f"{connector} needs all sampled rows"):
         build_learner_group(config, build_parts(config))
 
 
