@@ -65,9 +65,9 @@ def claim_run_dir(composed: Composed) -> Path | None:
 
 
 def point_latest_at(run_dir: Path) -> None:
-    """Let the link `latest` beside the dates of a default run dir, EXPERIMENT/DATE/TIME, point at this run.
+    """Point the link `latest` in the experiment's folder (EXPERIMENT/DATE/TIME) at this run.
 
-    Nothing happens if links are not possible, or if `latest` is something else.
+    Do nothing if the file system does not support links, or if `latest` is not a link.
     """
     link = run_dir.parent.parent / LATEST
     temporary = link.with_name(f".{LATEST}.{os.getpid()}.tmp")
