@@ -231,17 +231,17 @@ OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
 
 def test_one_report_tells_all_that_the_configuration_alone_shows() -> None:
     mistakes = {
-        "multi_agent.modules_to_train=[p7]": "multi_agent.modules_to_train names p7, a module without agents",
-        "multi_agent.modules.px.fcnet_hiddens=[3]": "multi_agent.modules names px, a module without agents",
+        "multi_agent.modules_to_train=[p7]": "multi_agent.modules_to_train contains p7, a module without agents",
+        "multi_agent.modules.px.fcnet_hiddens=[3]": "multi_agent.modules contains px, a module without agents",
         "multi_agent.modules.p0.fcnet_hidens=[3]": "unknown key multi_agent.modules.p0.fcnet_hidens",
         "multi_agent.modules.p0.fcnet_hiddens=[0]": "multi_agent.modules.p0.fcnet_hiddens is out of range",
-        "multi_agent.modules.p0._target_=runner.modules.Nix": "multi_agent.modules.p0._target_: runner.modules has no",
-        f"{OVERRIDES}.p8.lr=1e-3": f"{OVERRIDES} names p8, a module without agents",
+        "multi_agent.modules.p0._target_=runner.modules.Nix": "multi_agent.modules.p0._target_: runner.modules does",
+        f"{OVERRIDES}.p8.lr=1e-3": f"{OVERRIDES} contains p8, a module without agents",
         f"{OVERRIDES}.p0.lrr=1e-3": f"unknown key {OVERRIDES}.p0.lrr",
         f"{OVERRIDES}.p0.lr=fast": f"{OVERRIDES}.p0.lr has the wrong type",
         f"{OVERRIDES}.p0.gamma=1.5": f"{OVERRIDES}.p0.gamma is out of range",
-        f"{OVERRIDES}.p0.loss=runner.learners.ppo.Nix": f"{OVERRIDES}.p0.loss: runner.learners.ppo has no Nix",
-        f"{OVERRIDES}.p0.train_batch_size_per_learner=8": f"{OVERRIDES}.p0.train_batch_size_per_learner: all modules",
+        f"{OVERRIDES}.p0.loss=runner.learners.ppo.Nix": f"{OVERRIDES}.p0.loss: runner.learners.ppo does not define",
+        f"{OVERRIDES}.p0.train_batch_size_per_learner=8": f"{OVERRIDES}.p0.train_batch_size_per_learner cannot be set",
     }
     text = " ".join(problem_of(lambda: config_of(*mistakes)).split())
     assert text.startswith(f"{len(mistakes)} problems")
@@ -263,7 +263,7 @@ def test_one_report_tells_all_that_the_configuration_alone_shows() -> None:
         ),
         (
             "multi_agent.agent_to_module={_target_: runner.env_runners.multi_agent_env.Nix}",
-            "multi_agent.agent_to_module._target_: runner.env_runners.multi_agent_env has no Nix",
+            "multi_agent.agent_to_module._target_: runner.env_runners.multi_agent_env does not define Nix",
         ),
         ("env=cartpole", "multi_agent is set, but CartPole-v1 has a single agent"),
     ],
