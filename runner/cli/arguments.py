@@ -15,7 +15,7 @@ from runner.config.errors import Problem, UserError, nearest_match
 
 _EXPERIMENT = "EXPERIMENT"
 _OVERRIDE = "KEY=VALUE, GROUP=OPTION or ~KEY"
-# Flag of Hydra -> what to type for the same purpose; {} stands for the overrides of the command line.
+# Flag of Hydra -> what to type for the same purpose; {} stands for the experiment and the overrides before the flag.
 _FLAGS_OF_HYDRA: Mapping[str, str] = {
     **dict.fromkeys(("--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i"), "runner show {}"),
     **dict.fromkeys(("--config-name", "-cn"), "runner train EXPERIMENT"),
@@ -213,9 +213,10 @@ def _find_option(verb: str, name: str) -> CommandOption | None:
 
 def _describe_unknown_option(verb: str, name: str, argv: Sequence[str]) -> Problem:
     if name in _FLAGS_OF_HYDRA:
-        overrides = shlex.join(one for one in argv if "=" in one and not one.startswith("-")) or "EXPERIMENT"
+        place = next(number for number, text in enumerate(argv) if text.partition("=")[0] == name)
+        typed = [text for text in split_verb(argv[:place])[1] if not text.startswith("-")]
         what = f"{name} is a flag of Hydra, which runner does not have"
-        return Problem(what, fix=_FLAGS_OF_HYDRA[name].format(overrides))
+        return Problem(what, fix=_FLAGS_OF_HYDRA[name].format(shlex.join(typed) or "EXPERIMENT"))
     names = [one for option in options_of(verb) for one in option.names]
     expected = ", ".join(option.name for option in options_of(verb))
     owners = [f"`runner {other}`" for other in VERBS if other != verb and _find_option(other, name) is not None]

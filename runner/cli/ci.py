@@ -185,7 +185,7 @@ class Verdict:
         return time.time() - self._started_s
 
     def _cases(self, code: int) -> Iterator[Case]:
-        """Yield the run or the trials of the sweep; the problems instead where the configuration is wrong."""
+        """Yield the run or the trials of the sweep, or the problems if the configuration is not valid."""
         if isinstance(self._error, UserError):
             yield from _cases_of_mistakes(self._error)
             return

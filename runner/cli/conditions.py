@@ -84,7 +84,7 @@ class Condition:
         return f"{metric} {self.sign} {short if float(short) == self.number else self.number}"
 
     def value_text(self, value: float) -> str:
-        """Format the value with six digits, or with all digits where six would hide whether the condition holds."""
+        """Format the value with six digits, or with all digits if six would hide whether the condition holds."""
         short = f"{value:.6g}"
         return short if self.holds(float(short)) == self.holds(value) else repr(value)
 

@@ -88,7 +88,7 @@ def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: Path |
 
 
 def _objective(arguments: Arguments) -> float | list[float | None] | None:
-    """Return the value of `sweep.metric` for other sweepers of Hydra; a list where it is a list."""
+    """Return the value of `sweep.metric` for other sweepers of Hydra, or a list of values for a list of metrics."""
     from hydra.core.hydra_config import HydraConfig
 
     hydra_config = HydraConfig.get()
@@ -138,7 +138,7 @@ def _overrides_as_typed() -> Iterator[None]:
 
 @contextmanager
 def _hydra_command_line(arguments: Arguments, run_dir: Path | None) -> Iterator[None]:
-    """Put the overrides into `sys.argv`, which Hydra reads, in its spelling; `run_dir` is local, whatever they say."""
+    """Put the overrides into `sys.argv` in Hydra's spelling; a local `run_dir` replaces `hydra.run.dir`."""
     lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
     texts = [line.hydra_text for line in lines]
     if run_dir is not None:

@@ -1,4 +1,4 @@
-"""`profile`: where the time of an iteration goes, in every process of a run, as a table and as flame graphs."""
+"""`profile`: measure the time of an iteration in every process, as a table and as flame graphs."""
 
 from __future__ import annotations
 

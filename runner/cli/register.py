@@ -70,7 +70,7 @@ def _is_number(value: object) -> bool:
 
 
 def _result_of(stored: StoredRun) -> dict[str, Any]:
-    """Return the run's last result; the checkpoint's where the run has not ended."""
+    """Return the run's last result, or the checkpoint's if the run has not ended."""
     path = stored.checkpoint.parent.parent / "result.json"
     try:
         content = parse_json(path.read_bytes())

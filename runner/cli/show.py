@@ -100,7 +100,7 @@ def _render_item(item: Any, key: str, indent: str, composed: Composed) -> Iterat
 
 
 def _inline(value: Any) -> str:
-    """A value in YAML's flow style; text stays bare where YAML would read it as text again."""
+    """Return a value in YAML's flow style; text is quoted only if YAML needs it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_inline(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -89,7 +89,7 @@ def _render(pipeline: ConnectorPipeline, costs: Sequence[float]) -> Iterator[str
 
 
 def _width(pipeline: ConnectorPipeline, indent: int = 0) -> int:
-    """Return the width of the column of names, which nested connectors are indented in."""
+    """Return the width of the column of names, including the indent of nested connectors."""
     widths = [indent + len(type(connector).__name__) for connector in pipeline]
     inner = [_width(connector, indent + 2) for connector in pipeline if isinstance(connector, ConnectorPipeline)]
     return max([*widths, *inner], default=0)

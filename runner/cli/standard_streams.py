@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 _PRINTABLE = "runner.printable"
-# What stands for characters of our own output where the terminal's encoding does not have them.
+# Replacements for characters of our output that are missing in the encoding of the terminal.
 _PLAIN = dict.fromkeys("█▉▊▋▌▍▎▏▁▂▃▄▅▆▇", "#") | {
     "─": "-",
     "│": "|",

@@ -91,7 +91,7 @@ def _run(
     num_trials = space.num_trials(config.sweep.num_samples)
     display = make_sweep_display(config, _facts(space, config, path), num_trials)
     is_over = is_complete(folder, space, config.sweep.num_samples)
-    if is_over or is_interrupted():  # by its budget, which may be used up by now
+    if is_over or is_interrupted():  # the budget may be used up
         display.start(folder)
         display.finish(folder)
         return 0 if is_over else EXIT_INTERRUPTED
@@ -210,7 +210,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
 
 
 def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> None:
-    """Raise `UserError` where a population would have members without a value that it changes."""
+    """Raise `UserError` if members of a population lack a value that it changes."""
     new = {domain.key for domain in space.mutable} - {key for trial in folder.trials for key in trial.values}
     if folder.trials and new and config.sweep.scheduler in POPULATIONS:
         what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} do not have a value of it"

@@ -148,7 +148,7 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A single run. `run_dir` is None where the run has not begun."""
+    """A single run. `run_dir` is None before the run begins."""
 
     experiment: str
     run_dir: Path | None
@@ -269,7 +269,7 @@ def _mlflow_run(folder: Path | None) -> dict[str, object]:
 
 
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
-    """Read a JSON file of a run; empty where it is missing or unreadable."""
+    """Read a JSON file of a run; return an empty dict if it is missing or unreadable."""
     if folder is None:
         return {}
     try:

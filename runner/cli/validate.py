@@ -68,7 +68,7 @@ def _place(where: str | None) -> dict[str, str]:
 
 
 def _find(shown: str) -> str | None:
-    """Return a file's path from the root of the checked-out repository; None where `shown` names no file."""
+    """Return a file's path from the root of the checked-out repository; or None if `shown` is not a file."""
     path = next((path for path in (Path.cwd() / shown, conf_dir().parent / shown) if path.is_file()), None)
     root = os.environ.get("GITHUB_WORKSPACE")
     if path is None or root is None:
