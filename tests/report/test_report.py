@@ -336,7 +336,7 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
         (["."], "sweep.json"),
         (["run", "--output", "file/page.html"], "the report cannot be written"),
         (["run", "--outptu=x"], "did you mean  --output"),
-        (["broken"], "sweep.json cannot be read"),
+        (["broken"], "the sweep cannot be read"),
     ],
 )
 def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], message: str) -> None:

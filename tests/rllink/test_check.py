@@ -220,8 +220,8 @@ def test_read_only_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ([], "rllink needs a command"),
-        (["chek", "127.0.0.1:5556"], "did you mean  check"),
-        (["check"], "takes one address"),
+        (["chek", "127.0.0.1:5556"], "did you mean  rllink check"),
+        (["check"], "HOST:PORT is missing"),
         (["check", "a", "b"], "b is one word too many"),
         (["check", "localhost"], "localhost is not a valid address"),
         (["check", "localhost:99999"], "is not a valid address"),
