@@ -30,12 +30,15 @@ SUITES = {
     "CartPole and Acrobot": ("cartpole", "acrobot"),
     "LunarLander, images, grids and goals": ("lunarlander", "minatar", "minigrid", "catch", "bit_flipping", "maze"),
 }
-ORDER = (*reversed(SUITES), "Recorded data", "External simulators")
+ORDER = (
+    *("CartPole and Acrobot", "Continuous control", "LunarLander, images, grids and goals", "Partial observability"),
+    *("Several agents", "Recorded data", "External simulators"),
+)
 # Suite -> experiments whose curves it shows.
 CURVES = {
-    "CartPole and Acrobot": ("ppo_cartpole", "dqn_cartpole", "impala_cartpole", "ppo_acrobot"),
-    "Continuous control": ("sac_pendulum", "td3_pendulum", "tqc_pendulum", "sac_lunarlander_continuous"),
-    "LunarLander, images, grids and goals": ("ppo_lunarlander", "her_bit_flipping"),
+    "CartPole and Acrobot": ("ppo_sb3_cartpole", "dqn_cartpole", "impala_cartpole", "ppo_acrobot"),
+    "Continuous control": ("sac_pendulum", "td3_pendulum", "ddpg_pendulum", "sac_lunarlander_continuous"),
+    "LunarLander, images, grids and goals": ("ppo_lunarlander", "her_bit_flipping", "ppo_minigrid_empty"),
     "Partial observability": ("ppo_stateless_cartpole_lstm", "appo_stateless_cartpole_lstm"),
     "Several agents": (
         "mappo_investment_game",

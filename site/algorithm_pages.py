@@ -111,10 +111,11 @@ def results_of(algorithms: Sequence[str]) -> str:
     experiments = [name for name, file in files.items() if _algorithm_of(file) in algorithms]
     if not experiments:
         raise ValueError(f"no experiment trains with {' or '.join(algorithms)}")
-    parts, without_results = [], experiments
+    parts = []
+    measured = {row.get("experiment") for row in _rows_of(_RESULTS.read_text(encoding="utf-8"))}
+    without_results = [name for name in experiments if name not in measured]
     for columns in _COLUMNS:
         rows = [row for row in _rows_with(columns) if row["experiment"] in experiments]
-        without_results = [name for name in without_results if name not in {row["experiment"] for row in rows}]
         if rows:
             parts.append(_table(columns, rows))
     if parts:
@@ -155,7 +156,7 @@ def _algorithm_of(file: Path) -> str:
 
 def _rows_with(columns: tuple[str, ...]) -> list[Row]:
     """Return the rows of the tables of results that have these columns, by experiment."""
-    rows = [row for row in _rows_of(_RESULTS.read_text(encoding="utf-8")) if all(name in row for name in columns)]
+    rows = [row for row in _rows_of(_RESULTS.read_text(encoding="utf-8")) if tuple(row) == columns]
     return sorted(rows, key=lambda row: row["experiment"])
 
 
