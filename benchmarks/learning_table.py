@@ -79,8 +79,8 @@ OTHERS = (
 INTRODUCTION = """\
 # Results
 
-This page shows how many env steps each experiment needs to reach its target return, over several seeds. `make zoo` measures
-them again, and `make learning-table` writes this page from [benchmarks/results](../benchmarks/results/zoo.jsonl).
+This page shows how many env steps each experiment needs to reach its target return, over several seeds. `make zoo`
+measures them again, and `make learning-table` writes this page from [benchmarks/results](../benchmarks/results/zoo.jsonl).
 
 ## Protocol
 
