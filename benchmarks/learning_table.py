@@ -80,7 +80,8 @@ INTRODUCTION = """\
 # Results
 
 This page shows how many env steps each experiment needs to reach its target return, over several seeds. `make zoo`
-measures them again, and `make learning-table` writes this page from [benchmarks/results](../benchmarks/results/zoo.jsonl).
+measures them again, and `make learning-table` writes this page from
+[benchmarks/results](../benchmarks/results/zoo.jsonl).
 
 ## Protocol
 
