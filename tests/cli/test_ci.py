@@ -250,7 +250,7 @@ def test_what_xml_cannot_hold_is_left_out(tmp_path: Path) -> None:
         (["--assert", "a >= b"], "got           a >= b"),
         (["--assert"], "--assert needs a value"),
         (["--assert", f"{RETURN[:-1]} >= 4"], f"   did you mean  {RETURN}"),
-        (["--assert", f"evaluation/{RETURN} >= 4"], "nothing is evaluated"),
+        (["--assert", f"evaluation/{RETURN} >= 4"], f"this run does not produce the metric evaluation/{RETURN}"),
         (["--assert", f"iqm({RETURN}) >= 4"], "needs the seeds of a sweep, and this is a single run"),
         (["--assert", f"mean({RETURN}) >= 4"], "got           mean("),
         (["-m", "seed=1,2", "--assert", f"iqm({RETURN[:-1]}) >= 4"], f"   did you mean  {RETURN}"),
