@@ -96,7 +96,7 @@ def test_a_plan_that_trains_nothing(plan: str) -> None:
         build_experiment_config(compose_experiment(arguments))
     report = " ".join(str(caught.value).split())
     for message in (
-        "algorithm.plan trains nothing",
+        "algorithm.plan does not update any module",
         "where override algorithm.plan=",
         "TrainOneStep or ApplyGradients",
     ):
