@@ -62,7 +62,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     assert "checked" in printed_by(cell_with(notebook, "-m runner export"))
     (total,) = outputs_of(cell_with(notebook, "LocalPolicy("), "text/plain")
     assert float(total) > 5
-    (run_dir,) = (tmp_path / "outputs" / "ppo_cartpole").glob("*/*")
+    (run_dir,) = (tmp_path / "outputs" / "ppo_cartpole").glob("[0-9]*/*")
     assert result_of(run_dir)["training_iteration"] == 5
 
 

@@ -61,7 +61,7 @@ def test_an_endless_stream_is_read_in_blocks() -> None:
     [
         ({"function": "numbers", "count": 3}, "the function did not yield an episode"),
         ({"function": "failing_episodes", "length": 3}, "failing_episodes failed: OSError: the line is dead"),
-        ({"function": "cartpole_episodes", "lengths": []}, "there is no complete step"),
+        ({"function": "cartpole_episodes", "lengths": []}, "do not contain a complete step"),
         ({"function": "episodes_after_empty_ones", "num_empty": 2}, "episode 2"),
         ({"function": "cartpole_episodes"}, "cartpole_episodes failed: TypeError"),
     ],
@@ -164,11 +164,11 @@ def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
 @pytest.mark.parametrize(
     ("overrides", "what"),
     [
-        ([ENDLESS], "they may have no end, and would never be kept whole"),
-        ([*STREAMED, "offline.input_={path: data}"], "a block that names no function"),
-        ([*STREAMED, ENDLESS, "offline.input_read_schema={obs: o}"], "offline.input_read_schema is for rows"),
+        ([ENDLESS], "episodes of a function are streamed, possibly without end"),
+        ([*STREAMED, "offline.input_={path: data}"], "offline.input_ is a block without a function"),
+        ([*STREAMED, ENDLESS, "offline.input_read_schema={obs: o}"], "offline.input_read_schema applies to rows"),
         ([*STREAMED, ENDLESS, "connectors=mean_std_filter"], "a function that yields episodes may never end"),
-        ([*STREAMED, f"offline.input_={{_target_: {MODULE}.cartpole_episodez}}"], "has no cartpole_episodez"),
+        ([*STREAMED, f"offline.input_={{_target_: {MODULE}.cartpole_episodez}}"], "does not define cartpole_episodez"),
         ([*STREAMED, f"offline.input_={{_target_: {MODULE}.numbers}}"], "numbers needs the argument count"),
         (
             [
@@ -176,7 +176,7 @@ def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
                 ENDLESS,
                 "offline.prelearner_class=tests.offline.training.test_training.OwnPreLearner",
             ],
-            "its own _map_to_episodes maps rows, and the function of offline.input_ yields episodes",
+            "a pre-learner with _map_to_episodes needs rows",
         ),
     ],
 )
