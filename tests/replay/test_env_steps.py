@@ -92,7 +92,7 @@ def test_agents_are_replayed_in_step(
         if capacity == 1000:
             assert len(buffer) == len(acted)
     if len(buffer) == 0:
-        with pytest.raises((ValueError, RunFailure), match="an empty buffer|does not hold an env step"):
+        with pytest.raises((ValueError, RunFailure), match=r"an empty buffer|does not hold an env step"):
             buffer.sample(20)
         return
     try:
