@@ -48,6 +48,8 @@ VARYING = re.compile("|".join([r"/\.\.\./\S*|\b(?:TMP|REPOSITORY|SOURCE)\b(?:/\S
 # A text with fewer constant letters describes no message.
 FEWEST_LETTERS = 20
 FIELDS = tuple(each.name for each in fields(Problem))
+# A line of progress: iteration, env steps, return or rows, speed.
+PROGRESS = re.compile(r"iter |\s+\d+\s+\d[\d,]*\s+[-\d.,]+\s+\d[\d,]*\s")
 # What a run at reduced size ends by is its size.
 FINISHED = re.compile(r"^finished: \S+ \S+ >= \S+")
 
@@ -149,7 +151,7 @@ def first_line_not_printed(documented: list[str], printed: str) -> str | None:
         place = next((place for place, other in enumerate(rest) if pattern.fullmatch(other)), None)
         if place is None:
             return line
-        rest = rest[place + (not line.startswith("iter ")) :]  # one line of progress stands for all at reduced size
+        rest = rest[place + (not PROGRESS.match(line)) :]  # one line of progress stands for all at reduced size
     return None
 
 
