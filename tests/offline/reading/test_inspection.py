@@ -116,7 +116,7 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
     pq.write_table(pa.table({"o": [1.0, 2.0], "actions": [0, 1], "rewards": [1.0, 1.0]}), tmp_path / "a.parquet")
     outcome = run_main("inspect", "a.parquet", "offline.input_read_schema.obs=o")
     assert outcome.code == 0
-    assert "neither eps_id nor t" in outcome.out
+    assert "neither eps_id, t nor" in outcome.out
 
 
 @pytest.mark.parametrize(
