@@ -571,10 +571,10 @@ def test_a_stored_run_goes_on_in_a_local_folder(run_main: Run) -> None:
     assert outcome.code == 2
     assert shown_problems(outcome.err) == [
         Problem(
-            "the run dir of a stored run is a local folder",
+            "the run dir of a stored run must be a local folder",
             where="override hydra.run.dir",
             got="file:///runs/run",
-            expected="hydra.run.dir=FOLDER; with checkpoint.upload_to=file:///runs `resume` uploads it",
+            fix="hydra.run.dir=FOLDER; with checkpoint.upload_to=file:///runs `resume` uploads it",
         )
     ]
 
