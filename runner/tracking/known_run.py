@@ -128,7 +128,7 @@ def ui_command(tracking_uri: str) -> str:
 
 
 def runner_command() -> str:
-    """Return the command `runner` if it is installed beside this interpreter, else `PYTHON -m runner`."""
+    """Return the command `runner` if it is installed with this interpreter, else `PYTHON -m runner`."""
     found = shutil.which("runner")
     if found and Path(found).parent == Path(sys.executable).parent:
         return "runner"

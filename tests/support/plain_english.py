@@ -1,6 +1,6 @@
 """Phrases that the docs and the code avoid.
 
-`python -m tests.support.plain_english` counts them; with the names of folders or files it lists them.
+`python -m tests.support.plain_english [FOLDER ...]` lists where they are, and what to write instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,17 +91,6 @@ def findings(root: Path = ROOT) -> Iterator[Finding]:
                     yield Finding(str(path.relative_to(root)), line, text.strip(), match[0].strip(), instead)
 
 
-def counts(root: Path = ROOT) -> Counter[str]:
-    """Return folder -> number of phrases; `runner` and `docs` by their subfolders."""
-    return Counter(folder_of(finding.path) for finding in findings(root))
-
-
-def folder_of(path: str) -> str:
-    """Return the folder under which a file is counted."""
-    parts = path.split("/")
-    return "/".join(parts[: 2 if parts[0] in ("runner", "docs") and len(parts) > 2 else 1])
-
-
 def _texts(root: Path) -> Iterator[tuple[Path, Iterator[tuple[int, str]]]]:
     for folder in PYTHON:
         for path in sorted((root / folder).rglob("*.py")):
@@ -149,15 +137,9 @@ def _page_texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 def main(folders: list[str]) -> None:
-    """Print the phrases of some folders or files, or the counts of all folders."""
-    if not folders:
-        found = counts()
-        for folder, count in sorted(found.items()):
-            print(f"{count:6} {folder}")
-        print(f"{found.total():6} in all")
-        return
+    """Print the phrases of some folders or files, or of all."""
     for finding in findings():
-        if any(finding.path == folder or finding.path.startswith(f"{folder.rstrip('/')}/") for folder in folders):
+        if not folders or any(f"{finding.path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders):
             print(f"{finding.path}:{finding.line}: {finding.phrase!r} ({finding.instead})\n    {finding.text}")
 
 
