@@ -157,19 +157,19 @@ def _is_batched(env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: boo
 
 ALE_CLASS = "ale_py.vector_env.AtariVectorEnv"
 _WRAPPER_OF_ONE = "gymnasium.core.Wrapper"
-# Options of the libraries that are not set in `env.env_config` -> what sets them.
+# Options of the libraries that are not set in `env.env_config` -> why.
 DECIDED = {
-    "num_envs": "env_runners.num_envs_per_env_runner",
-    "seed": "set by the experiment's seed",
-    "env_seed": "set by the experiment's seed",
-    "game": "env.env",
-    "task_id": "env.env",
-    "batch_size": "always all sub-environments",
-    "autoreset_mode": "always the step after the end of an episode",
-    "max_num_players": "always one agent",
-    "gym_reset_return_info": "always true",
-    "base_path": "always the installed package",
-    "render_mode": "only with env.backend=gymnasium",
+    "num_envs": "env_runners.num_envs_per_env_runner sets it",
+    "seed": "the experiment's seed sets it",
+    "env_seed": "the experiment's seed sets it",
+    "game": "env.env sets it",
+    "task_id": "env.env sets it",
+    "batch_size": "every step covers all sub-environments",
+    "autoreset_mode": "sub-environments are always reset in the step after the end of an episode",
+    "max_num_players": "only environments with one agent are supported",
+    "gym_reset_return_info": "it is always true",
+    "base_path": "the files of the installed package are used",
+    "render_mode": "rendering needs env.backend=gymnasium",
 }
 # ROMs without a single-player game.
 _FOR_SEVERAL_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
@@ -208,8 +208,8 @@ def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
     for name, value in env.env_config.items():
         if name in DECIDED:
             key = f"env.env_config.{name}"
-            what = f"{key} cannot be set with env.backend={env.backend}"
-            yield Problem(what, where(key), show_value(value), DECIDED[name])
+            what = f"{key} cannot be set with env.backend={env.backend}: {DECIDED[name]}"
+            yield Problem(what, where(key), show_value(value), fix=f"remove {key}")
     games = ale_games() if env.backend == "ale" else {}
     if games and env.env is not None and env.env.removeprefix("ale_py:") not in games:
         yield unknown_id(env, list(games), where)

@@ -127,7 +127,7 @@ def find_external_problems(
         yield Problem(what, where(key), str(evaluation.evaluation_interval), expected)
     if env_runners.num_envs_per_env_runner != 1:
         key = "env_runners.num_envs_per_env_runner"
-        what = "the number of external simulators is not configured: any number can connect"
+        what = f"{key} has no effect on external simulators: any number can connect"
         yield Problem(what, where(key), str(env_runners.num_envs_per_env_runner), "1")
     yield from _check_limits(rllink, where)
 
@@ -142,7 +142,7 @@ def _check_limits(rllink: RLlinkConfig, where: Where) -> Iterator[Problem]:
             yield Problem(f"{key}: the file does not exist", where(key), path, "a PEM file")
     key = "rllink.max_receiving_bytes"
     if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:
-        what = f"messages of rllink.max_body_bytes={rllink.max_body_bytes} need more memory"
+        what = f"{key} is too small for messages of rllink.max_body_bytes={rllink.max_body_bytes}"
         expected = f"at least 3 * rllink.max_body_bytes = {3 * rllink.max_body_bytes}"
         yield Problem(what, where(key), str(rllink.max_receiving_bytes), expected)
     key = "rllink.skip_journal_records"

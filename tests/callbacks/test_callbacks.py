@@ -318,7 +318,10 @@ def test_an_undeclared_metric() -> None:
     ("overrides", "message"),
     [
         ((f"callbacks=[{{_target_: {OWN}.Return}}]",), r"callbacks\.0\._target_.*\n(.*\n)*.*Returns"),
-        (("callbacks=[{_target_: runner.pipelines.ClipRewards}]",), r"no subclass of runner\.callbacks\.Callback"),
+        (
+            ("callbacks=[{_target_: runner.pipelines.ClipRewards}]",),
+            r"is not a subclass of runner\.callbacks\.Callback",
+        ),
         ((f"callbacks=[{{_target_: {OWN}.Returns, scales: 2}}]",), r"does not take the argument scales(.*\n)*.*scale"),
         (("callbacks=[{target: x}]",), r"callbacks\.0 must be a callback with a _target_"),
         (

@@ -118,18 +118,18 @@ class OfSeveral(MultiAgentEnvRunner):
     """Steps environments with several agents."""
 
 
-MISSING = "it has no evaluate, finish_recording, receive, address, pipelines_of, get_state, set_state"
+MISSING = "it does not define evaluate, finish_recording, receive, address, pipelines_of, get_state, set_state"
 
 
 @pytest.mark.parametrize(
     ("experiment", "path", "told"),
     [
-        ("ppo_cartpole", f"{HERE}.MarkingRuner", "has no MarkingRuner"),
-        ("ppo_cartpole", "runner.experiment.trainer.Trainer", "is no env runner, it has no sample, "),
-        ("ppo_cartpole", "runner.make_env_runner", "is no env runner, it has no evaluate, "),
+        ("ppo_cartpole", f"{HERE}.MarkingRuner", "does not define MarkingRuner .* did you mean MarkingRunner$"),
+        ("ppo_cartpole", "runner.experiment.trainer.Trainer", "is not an env runner: it does not define sample, "),
+        ("ppo_cartpole", "runner.make_env_runner", "is not an env runner: it does not define evaluate, "),
         ("ppo_cartpole", f"{HERE}.HalfARunner", MISSING),
-        ("ppo_cartpole", f"{HERE}.OfSeveral", "is a MultiAgentEnvRunner, and CartPole-v1 has a single agent"),
-        ("ppo_multi_agent_cartpole", f"{HERE}.MarkingRunner", "is a SingleAgentEnvRunner, and .* has several agents"),
+        ("ppo_cartpole", f"{HERE}.OfSeveral", "is a MultiAgentEnvRunner, but CartPole-v1 has a single agent"),
+        ("ppo_multi_agent_cartpole", f"{HERE}.MarkingRunner", "is a SingleAgentEnvRunner, but .* has several agents"),
     ],
 )
 def test_a_class_that_is_no_env_runner_of_this_environment_is_refused(experiment: str, path: str, told: str) -> None:
@@ -139,7 +139,7 @@ def test_a_class_that_is_no_env_runner_of_this_environment_is_refused(experiment
 
 
 def test_a_class_whose_source_does_not_tell_is_refused_when_it_is_made() -> None:
-    with pytest.raises(ConfigError, match="Proxy is no subclass"):
+    with pytest.raises(ConfigError, match="Proxy is not a subclass"):
         Trainer(config_of("ppo_cartpole", f"{HERE}.Proxy"))
     config = config_of("ppo_multi_agent_cartpole", f"{HERE}.OfSeveral")
     single = replace(config, env=config_of("ppo_cartpole", f"{HERE}.MarkingRunner").env, multi_agent=MultiAgentConfig())

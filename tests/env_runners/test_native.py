@@ -300,7 +300,11 @@ def test_a_metric_of_infos_is_reported() -> None:
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
-    (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "the environment ALE/Breakot-v5", "did you mean  ALE/Breakout-v5"),
+    (
+        EnvConfig(env="ALE/Breakot-v5", backend="ale"),
+        "env.backend=ale does not provide ALE/Breakot-v5",
+        "did you mean  ALE/Breakout-v5",
+    ),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"frameskp": 2}),
         "frameskp is not a known option",
@@ -308,19 +312,31 @@ MISTAKES = [
     ),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"batch_size": 2}),
-        "batch_size is no option",
-        "each vector",
+        "batch_size cannot be set with env.backend=ale",
+        "every step covers all sub-environments",
     ),
-    (EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"render_mode": "human"}), "render_mode is no", "pictures"),
+    (
+        EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"render_mode": "human"}),
+        "render_mode cannot be set with env.backend=ale",
+        "rendering needs env.backend=gymnasium",
+    ),
 ]
 ENVPOOL_MISTAKES = [
-    (EnvConfig(env="CartPol-v1", backend="envpool"), "has the environment CartPol-v1", "did you mean  CartPole-v1"),
+    (
+        EnvConfig(env="CartPol-v1", backend="envpool"),
+        "env.backend=envpool does not provide CartPol-v1",
+        "did you mean  CartPole-v1",
+    ),
     (
         EnvConfig(env="CartPole-v1", backend="envpool", env_config={"num_thread": 1}),
         "num_thread is not a known option",
         "num_threads",
     ),
-    (EnvConfig(env="CartPole-v1", backend="envpool", env_config={"seed": 1}), "seed is no option", "of the experiment"),
+    (
+        EnvConfig(env="CartPole-v1", backend="envpool", env_config={"seed": 1}),
+        "seed cannot be set",
+        "the experiment's seed sets it",
+    ),
     (EnvConfig(env="Chess-v1", backend="envpool"), "Chess-v1 has 2 agents", "one agent"),
 ]
 
@@ -346,13 +362,16 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("overrides", "what"),
     [
-        (["env_runners.gym_env_vectorize_mode=sync"], "gym_env_vectorize_mode is for env.backend=gymnasium"),
+        (["env_runners.gym_env_vectorize_mode=sync"], "gym_env_vectorize_mode has no effect with env.backend=ale"),
         (["env.port=0"], "env.backend has no effect on external simulators"),
-        (["env.env=null", "env._target_=runner.environments.Catch"], "env._target_ names your own"),
+        (["env.env=null", "env._target_=runner.environments.Catch"], "env.backend does not work with env._target_"),
         (["env.env_config.seed=3"], "env.env_config.seed cannot be set with env.backend=ale"),
         (["env.env_config.noop_mx=3"], "AtariVectorEnv does not take the argument noop_mx"),
         (["env.env=ALE/Breakot-v5"], "env.backend=ale does not provide ALE/Breakot-v5"),
-        (["env.wrappers=[{_target_: gymnasium.wrappers.TimeAwareObservation}]"], "goes around one sub-environment"),
+        (
+            ["env.wrappers=[{_target_: gymnasium.wrappers.TimeAwareObservation}]"],
+            r"env\.wrappers\.0 wraps a single sub-environment",
+        ),
     ],
 )
 def test_validate_finds_what_does_not_go_together(overrides: list[str], what: str) -> None:

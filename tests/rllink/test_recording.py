@@ -221,7 +221,7 @@ def test_a_new_run_does_not_mix_its_episodes_into_those_of_another(tmp_path: Pat
     start(one)
     one.trainer.finish_recording()
     one.close()
-    with pytest.raises(ConfigError, match="the folder has data already"):
+    with pytest.raises(ConfigError, match="the folder already contains data"):
         Recorded(tmp_path / "data", tmp_path / "other")
     two = Recorded(tmp_path / "data", tmp_path / "other", "offline.output_append=true")
     start(two)

@@ -28,15 +28,21 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
     [
         ([EXTERNAL, "env.port=70000"], "env.port"),
         ([EXTERNAL, "env=external"], "no environment is chosen"),
-        ([EXTERNAL, f"env.observation_space={BOX}"], "env.action_space is not"),
-        ([EXTERNAL, "env_runners.num_envs_per_env_runner=4"], "step their own environments"),
-        ([EXTERNAL, "rllink.max_receiving_bytes=200000000"], "would never get room beside others"),
+        ([EXTERNAL, f"env.observation_space={BOX}"], r"env\.observation_space is set without env\.action_space"),
+        (
+            [EXTERNAL, "env_runners.num_envs_per_env_runner=4"],
+            "num_envs_per_env_runner has no effect on external simulators",
+        ),
+        (
+            [EXTERNAL, "rllink.max_receiving_bytes=200000000"],
+            "max_receiving_bytes is too small for messages of rllink.max_body_bytes",
+        ),
         ([EXTERNAL, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),
-        ([EXTERNAL, "rllink.tls_certificate=nowhere.pem"], "there is no such file"),
+        ([EXTERNAL, "rllink.tls_certificate=nowhere.pem"], r"tls_certificate: the file does not exist"),
         ([EXTERNAL, "rllink.tokn=x"], "tokn"),
         (
             ["+experiment=ppo_cartpole", f"env.observation_space={BOX}"],
-            "an environment that is stepped here has its own",
+            r"env\.observation_space applies to external simulators only",
         ),
     ],
 )

@@ -77,10 +77,10 @@ def test_an_announcement_to_an_unknown_receiver_is_reported(serve: Callable[...,
     with pytest.raises(RunFailure) as raised:
         serve(CURRICULUM).runner.receive("task", ODDS)
     problem = raised.value.problem
-    assert (problem.got, problem.allowed, problem.nearest) == ("task", "tasks", "tasks")
+    assert (problem.got, problem.expected, problem.nearest) == ("task", "tasks", "tasks")
 
 
 def test_infos_cannot_be_measured() -> None:
     overrides: list[Any] = ["+experiment=ppo_external_cartpole", CURRICULUM, "curriculum.measure=info:score"]
-    with pytest.raises(ConfigError, match="is an info, which simulators that connect do not send"):
+    with pytest.raises(ConfigError, match="is an info, which external simulators do not send"):
         build_experiment_config(compose_experiment(overrides, None))
