@@ -91,7 +91,7 @@ def test_a_process_of_another_machine_is_judged_by_its_heartbeat(tmp_path: Path)
     with pytest.raises(FolderHeld) as refused, held(tmp_path):
         pass
     assert "host node7, pid 1, " in str(refused.value)
-    assert "kill 1 on node7" in str(refused.value)
+    assert "`kill 1` on node7" in str(refused.value)
     assert "the folder is free 60 s after its last heartbeat" in " ".join(str(refused.value).split())
     write_claim(tmp_path, age_s=STALE_AFTER_S + 1, host="node7", machine="node7 boot", pid=1)
     with held(tmp_path):

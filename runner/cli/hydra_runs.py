@@ -84,7 +84,7 @@ def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: Path |
         try:
             run()
         except OSError as error:  # the job reports its own errors: this one is Hydra's, making the folder
-            raise UserError(f"the run dir cannot be made: {error}") from error
+            raise UserError(f"the run dir cannot be created: {error}") from error
 
 
 def _objective(arguments: Arguments) -> float | list[float | None] | None:

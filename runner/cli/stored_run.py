@@ -239,7 +239,7 @@ def check_writable(run_dir: Path, *names: str) -> None:
     """
     base = next(path for path in (run_dir, *run_dir.parents) if os.path.exists(path))
     if not base.is_dir():
-        raise UserError(Problem("the run dir cannot be made: this is not a folder", str(base)))
+        raise UserError(Problem("the run dir cannot be created: this is not a folder", str(base)))
     for path in (base, *(run_dir / name for name in names)):
         if os.path.exists(path) and not os.access(path, os.W_OK):
             fix = "allow writing there, or write to another folder with hydra.run.dir=DIR"

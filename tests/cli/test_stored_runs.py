@@ -80,7 +80,7 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
     (tmp_path / "file").touch()
     outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", "hydra.run.dir=file/new")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"the run dir cannot be made: this is not a folder\n   where         {tmp_path / 'file'}\n"
+    assert outcome.err == f"the run dir cannot be created: this is not a folder\n   where         {tmp_path / 'file'}\n"
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,13 @@ def test_the_keys_that_infos_have_are_told(metric: str) -> None:
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ("{won: {info: won}}", "begins with env_runners/"),
-        ("{env_runners/episode_len_mean: {info: won}}", "every run has a metric of this name"),
-        ("{env_runners/won: {info: 3}}", "info is the key"),
-        ("{3: {info: won}}", "begins with env_runners/"),
+        ("{won: {info: won}}", "must begin with env_runners/"),
+        (
+            "{env_runners/episode_len_mean: {info: won}}",
+            "env_runners/episode_len_mean is the name of a built-in metric",
+        ),
+        ("{env_runners/won: {info: 3}}", "info must be the key of a number in infos"),
+        ("{3: {info: won}}", "must begin with env_runners/"),
         ("{env_runners/won: {info: won, at: episode_ends}}", "did you mean  episode_end"),
         ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
         ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce, by, histogram"),
@@ -145,5 +148,5 @@ def test_a_misspelt_metric_in_stop_is_an_error() -> None:
 
 
 def test_simulators_are_refused() -> None:
-    with pytest.raises(ConfigError, match="simulators that connect"):
+    with pytest.raises(ConfigError, match=r"do not work with external simulators \(env\.port\)"):
         build_experiment_config(compose_experiment(["+experiment=ppo_external_cartpole", METRICS], None))

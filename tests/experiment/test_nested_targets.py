@@ -169,17 +169,17 @@ def test_blocks_stay_as_they_are_without_recursion() -> None:
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        (REWARD.replace(f"{HERE}.clip", f"{HERE}.clap"), f"env.wrappers.0.func: {HERE} has no clap"),
+        (REWARD.replace(f"{HERE}.clip", f"{HERE}.clap"), f"env.wrappers.0.func: {HERE} does not define clap"),
         (REWARD.replace("high", "hihg"), "env.wrappers.0.func: clip does not take the argument hihg"),
         (f"env.env_config={{a: [{{b: {{_target_: {HERE}.Pair}}}}]}}", "a.0.b: Pair needs the argument first"),
-        (f"env.env_config={{a: {{_target_: {HERE}.Pair, _args_: 1}}}}", "env.env_config.a._args_ is a list"),
+        (f"env.env_config={{a: {{_target_: {HERE}.Pair, _args_: 1}}}}", "env.env_config.a._args_ must be a list"),
         (
             f"module.model_config={{a: {{_target_: {HERE}.Pair, first: {{_target_: os.system}}}}}}",
             "module.model_config.a.first: os.system is part of Python itself",
         ),
         (
             f"connectors.learner=[{{append: {{_target_: {HERE}.PairConnector, pair: {{_target_: {HERE}.Non}}}}}}]",
-            f"connectors.learner.0.append.pair: {HERE} has no Non",
+            f"connectors.learner.0.append.pair: {HERE} does not define Non",
         ),
         (f"callbacks=[{{_target_: {HERE}.PairCallback, a: {{_target_: nowhere.A}}}}]", "callbacks.0.a: "),
         ("+algorithm.replay_buffers={b: {_target_: runner.replay.ReplayBuffer, a: {_target_: no.B}}}", "b.a: "),

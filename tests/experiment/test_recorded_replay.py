@@ -94,9 +94,12 @@ def test_the_learner_learns_from_them() -> None:
     [
         ((*FILLED, "offline.input_=null"), r"replay\.recorded needs recorded data, but offline\.input_ is not set"),
         ((*QUICK, "+algorithm.replay_buffers.replay.recorded=sometimes"), r"replay\.recorded has the wrong type"),
-        ((*FILLED, "checkpoint.save_replay_buffers=none"), "a resumed run would begin without the recorded steps"),
-        ((*FILLED, "algorithm.replay_capacity=100"), r"replay buffer replay holds \d+ of [\d,]+ recorded env steps"),
-        (QUICK, "recorded data would have no effect"),
+        ((*FILLED, "checkpoint.save_replay_buffers=none"), "a resumed run would start without the recorded steps"),
+        (
+            (*FILLED, "algorithm.replay_capacity=100"),
+            r"replay buffer replay has capacity for only \d+ of [\d,]+ recorded env steps",
+        ),
+        (QUICK, r"so offline\.input_ would have no effect"),
         ((*FILLED, "env=bit_flipping"), "obs"),
         (
             (*MIXED, f"algorithm.plan={MIXED_PLAN.replace('store: false', 'store: 3')}"),

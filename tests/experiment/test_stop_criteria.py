@@ -82,5 +82,5 @@ def test_one_lucky_episode_does_not_end_a_run(run_main: Any) -> None:
         "stop.env_runners.episode_return_mean=100",
     )
     assert outcome.code == 0, outcome.err
-    assert "stop at      env_runners/episode_return_mean >= 100 over 11 episodes" in outcome.out
+    assert "stop at      mean return >= 100 over 11 episodes" in outcome.out
     assert "iterations  5" in outcome.out, outcome.out

@@ -89,8 +89,11 @@ def test_a_policy_is_exported_without_the_critic(run_main: Callable[..., Outcome
     [
         (("multi_agent.teams={a: [agent_7]}",), "team a contains an unknown agent"),
         (("multi_agent.multi_rl_module.reads=stat",), "did you mean  state"),
-        (STATE[:1], "reads state, but no connector of the learner pipeline writes it"),
-        (("env._target_=runner.environments.MultiAgentCartPole", "env.env_config={}", *STATE), "has no `state_space`"),
+        (STATE[:1], "reads state, which no connector of the learner pipeline writes"),
+        (
+            ("env._target_=runner.environments.MultiAgentCartPole", "env.env_config={}", *STATE),
+            "the environment does not define `state_space`",
+        ),
     ],
 )
 def test_mistakes_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:

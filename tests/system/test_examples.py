@@ -199,10 +199,10 @@ def test_the_jobs_of_ci_systems(tmp_path: Path) -> None:
     quick = [*QUICK[:4], "tracking=none", "stop.training_iteration=1"]
     codes = {}
     for command, overrides in ((validate, []), (train, quick)):
-        python, *arguments = shlex.split(command)
-        assert python == "python"
+        program, *arguments = shlex.split(command)
+        assert program == "runner"
         result = subprocess.run(
-            [sys.executable, *arguments, *overrides],
+            [sys.executable, "-m", "runner", *arguments, *overrides],
             cwd=tmp_path,
             env=ENVIRONMENT,
             capture_output=True,

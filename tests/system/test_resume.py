@@ -247,7 +247,7 @@ OTHER_SEED = Problem(
                     is_new_run=True,
                 ),
                 Problem(
-                    "algorithm.loss: runner.learners.ppo has no PPOLos",
+                    "algorithm.loss: runner.learners.ppo does not define PPOLos",
                     where="override algorithm.loss=runner.learners.ppo.PPOLos",
                     got="runner.learners.ppo.PPOLos",
                     expected="PPOLoss",
@@ -283,9 +283,10 @@ OTHER_SEED = Problem(
                 Problem(
                     "a stored run takes overrides of single keys, not of groups",
                     where="override env=pendulum",
-                    expected=(
-                        "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes "
-                        "group=option too"
+                    expected="key=value",
+                    fix=(
+                        "`runner resume RUN_DIR --module-only` starts a new run with the same module, "
+                        "and takes group=option"
                     ),
                 )
             ],
@@ -335,7 +336,7 @@ OTHER_SEED = Problem(
                 Problem(
                     "multi_agent is set, but CartPole-v1 has a single agent",
                     where="checkpoint",
-                    expected="set env._target_ to a MultiAgentEnv class",
+                    fix="set env._target_ to a MultiAgentEnv class",
                 ),
             ],
             id="together",

@@ -107,5 +107,5 @@ def test_only_the_metrics_that_are_asked_for(log: ProgressLog) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         GrowingColumns(tmp_path / "pipe").read()
