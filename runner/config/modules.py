@@ -88,7 +88,7 @@ def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iter
     if isinstance(algorithm, SACConfig):
         num_drawn = algorithm.num_target_critics
         if num_drawn is not None and num_drawn > module.num_critics:
-            what = f"algorithm.num_target_critics is {num_drawn}"
+            what = f"it must not be less than algorithm.num_target_critics={num_drawn}"
             yield "num_critics", what, show_value(module.num_critics), f">= {num_drawn}"
     if isinstance(algorithm, TQCConfig):
         num_dropped = algorithm.top_quantiles_to_drop_per_net

@@ -106,7 +106,7 @@ class SquashedGaussian:
     def __init__(self, space: gym.Space[Any]) -> None:
         if not _is_usable(space):
             hint = "; for Discrete use algorithm=sac_discrete or dqn" if isinstance(space, gym.spaces.Discrete) else ""
-            raise TypeError(f"no squashed Gaussian for actions of {space}; expected: a bounded float Box{hint}")
+            raise TypeError(f"a squashed Gaussian cannot give actions of {space}; expected: a bounded float Box{hint}")
         assert isinstance(space, gym.spaces.Box)
         self._shape = space.shape
         self._dtype = torch_dtype(space.dtype, torch.float32)

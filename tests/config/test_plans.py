@@ -75,7 +75,7 @@ def not_an_operator(key: str, got: str) -> Problem:
 
 
 def not_a_plan(key: str) -> Problem:
-    return Problem(f"{key} is no plan", key, "[]", A_PLAN)
+    return Problem(f"{key} is not a valid plan", key, "[]", A_PLAN)
 
 
 def unknown_option(key: str, got: str, expected: str, nearest: str | None = None) -> Problem:
@@ -89,7 +89,7 @@ def only_begins(key: str, got: str) -> Problem:
 
 
 def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], expected: str) -> Problem:
-    what = f"{key}: {giver[0]} gives {giver[1]}, {taker[0]} takes {taker[1]}"
+    what = f"{key}: {giver[0]} gives {giver[1]}, but {taker[0]} takes {taker[1]}"
     return Problem(what, key, f"{giver[0]} -> {taker[0]}", f"after {giver[0]}: {expected}")
 
 
@@ -97,7 +97,7 @@ def ends_early(key: str) -> Problem:
     return Problem(
         f"{key}: StandardMetricsReporting ends an iteration of the complete plan",
         where=key,
-        expected="make it the last operator of algorithm.plan, or left out",
+        fix="make it the last operator of algorithm.plan, or remove it",
     )
 
 
@@ -129,7 +129,7 @@ def never_filled(key: str, name: str) -> Problem:
         f"{key}: no other plan fills the queue {name}, so Dequeue would wait forever",
         where=key,
         got=name,
-        expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that Concurrently runs beside it",
+        expected=f"{{Enqueue: {{queue: {name}}}}} in another plan of Concurrently",
     )
 
 
@@ -203,7 +203,7 @@ MISTAKES = [
         [{ROLLOUTS: "raw"}, TRAIN],
         [
             Problem(
-                "algorithm.plan.0: the options of ParallelRollouts are no block",
+                "algorithm.plan.0: the options of ParallelRollouts must be a block",
                 where="algorithm.plan.0",
                 got='"raw"',
                 expected="num_async, max_weights_lag, deterministic, mode",
@@ -275,7 +275,7 @@ MISTAKES = [
                 "algorithm.plan.3",
                 ("StandardMetricsReporting", "Result"),
                 ("DebugPrint", "Experiences or RecordedBatches or Gradients or TrainResult"),
-                "no operator of runner",
+                "a custom operator",
             ),
             ends_early("algorithm.plan.2"),
         ],
@@ -290,7 +290,7 @@ MISTAKES = [
         ["Concurrently"],
         [
             Problem(
-                "algorithm.plan.0: Concurrently has no plans",
+                "algorithm.plan.0: Concurrently needs plans",
                 where="algorithm.plan.0",
                 expected="plans: a list of plans, each a list of operators",
             )
@@ -424,7 +424,7 @@ MISTAKES = [
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.1",
                 got="16, and 2 there",
-                expected="one capacity",
+                expected="equal capacities",
             )
         ],
         id="two capacities of a queue",
@@ -472,7 +472,7 @@ MISTAKES = [
         [ROLLOUTS, {"_target_": f"{OWN}.EverySecnd"}, TRAIN],
         [
             Problem(
-                "algorithm.plan.1._target_: tests.support.own_plans has no EverySecnd",
+                "algorithm.plan.1._target_: tests.support.own_plans does not define EverySecnd",
                 where="algorithm.plan.1",
                 got="tests.support.own_plans.EverySecnd",
                 expected=(
@@ -508,7 +508,7 @@ MISTAKES = [
                 "algorithm.plan.2",
                 ("tests.support.own_plans.OddSteps", "Numbers"),
                 ("TrainOneStep", "Experiences or RecordedBatches"),
-                "no operator of runner",
+                "a custom operator",
             )
         ],
         id="items of one's own that nothing takes",
@@ -518,8 +518,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "tests.support.own_plans.two_batches is a function that makes a whole plan, it cannot "
-                    "be one step of a plan"
+                    "tests.support.own_plans.two_batches is a function that makes a complete plan, so it cannot "
+                    "be a step of a plan"
                 ),
                 where="algorithm.plan",
                 expected="algorithm.plan: {_target_: tests.support.own_plans.two_batches}, or an operator class",
@@ -549,18 +549,18 @@ STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
 ONLY_REPLAYED = Problem(
     "algorithm.replay_buffers.replay: the plan replays this buffer only",
     where="algorithm.plan",
-    expected="StoreToReplayBuffer with buffer: replay, too",
+    expected="StoreToReplayBuffer with buffer: replay",
 )
 
 
 def no_buffer(key: str) -> Problem:
     expected = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
-    return Problem(f"{key}: algorithm.replay_buffers has no buffer replay", key, "replay", expected)
+    return Problem(f"{key}: unknown buffer replay (algorithm.replay_buffers)", key, "replay", expected)
 
 
 def no_errors_of_rows(key: str) -> Problem:
     return Problem(
-        f"{key}: the loss does not return td_error for each row",
+        f"{key}: the loss does not return td_error per row",
         key,
         "td_error",
         "a loss whose record lists it in `rows`",
@@ -571,7 +571,7 @@ def only_stored(buffer: str) -> Problem:
     return Problem(
         f"algorithm.replay_buffers.{buffer}: the plan stores to this buffer only",
         where="algorithm.plan",
-        expected=f"Replay with buffer: {buffer}, too",
+        expected=f"Replay with buffer: {buffer}",
     )
 
 
@@ -582,7 +582,7 @@ BUFFER_MISTAKES = [
         [several([ROLLOUTS, {STORE: {"buffer": "repley"}}], ["Replay", TRAIN])],
         [
             Problem(
-                "algorithm.plan.0.Concurrently.plans.0.1: algorithm.replay_buffers has no buffer repley",
+                "algorithm.plan.0.Concurrently.plans.0.1: unknown buffer repley (algorithm.replay_buffers)",
                 where="algorithm.plan.0.Concurrently.plans.0.1",
                 got="repley",
                 expected="replay",
@@ -620,7 +620,7 @@ BUFFER_MISTAKES = [
             Problem(
                 "algorithm.replay_buffers.replay: the plan does not use this buffer",
                 where="algorithm.plan",
-                expected="StoreToReplayBuffer and Replay with buffer: replay, too",
+                expected="StoreToReplayBuffer and Replay with buffer: replay",
             )
         ],
         id="not used",
@@ -644,7 +644,7 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.replay_buffers.replay._target_: runner.learners.ppo.PPOLoss is no subclass "
+                    "algorithm.replay_buffers.replay._target_: runner.learners.ppo.PPOLoss is not a subclass "
                     "of runner.replay.ReplayBuffer"
                 ),
                 where="algorithm.replay_buffers.replay._target_",
@@ -658,7 +658,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", TRAIN],
         [
             Problem(
-                "algorithm.replay_buffers.replay._target_: runner.replay has no RepleyBuffer",
+                "algorithm.replay_buffers.replay._target_: runner.replay does not define RepleyBuffer",
                 where="algorithm.replay_buffers.replay._target_",
                 got="runner.replay.RepleyBuffer",
                 expected=(
@@ -691,7 +691,7 @@ BUFFER_MISTAKES = [
             Problem(
                 (
                     "algorithm.plan.0.Concurrently.plans.1.0: the buffer is too small for the 100 env steps "
-                    "that learning_starts waits for"
+                    "of learning_starts"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.0",
                 got="100",
@@ -711,10 +711,7 @@ BUFFER_MISTAKES = [
         [ROLLOUTS, "MixInReplay", TRAIN],
         [
             Problem(
-                (
-                    "algorithm.replay_buffers.replay: no priority ever changes, so that all rows are as "
-                    "likely as in a ReplayBuffer"
-                ),
+                ("algorithm.replay_buffers.replay: the plan never updates priorities, so sampling is uniform"),
                 where="algorithm.plan",
                 expected="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
             )
@@ -729,7 +726,7 @@ BUFFER_MISTAKES = [
                 "algorithm.replay_buffers.replay discounts n-step rewards by 1.0, but the algorithm uses 0.99",
                 where="algorithm.replay_buffers.replay.gamma",
                 got="1.0",
-                expected="gamma: ${algorithm.gamma}, 0.99 here",
+                expected="gamma: ${algorithm.gamma}, which is 0.99",
             )
         ],
         id="another discount",
@@ -740,10 +737,7 @@ BUFFER_MISTAKES = [
         [
             no_errors_of_rows("algorithm.plan.4"),
             Problem(
-                (
-                    "algorithm.plan.4: gradients do not say which rows they were computed on, so that no "
-                    "priority can be set"
-                ),
+                ("algorithm.plan.4: gradients do not identify their rows, so priorities cannot be updated"),
                 where="algorithm.plan.4",
                 got="ApplyGradients -> UpdatePriorities",
                 expected="TrainOneStep -> UpdatePriorities",
@@ -998,6 +992,6 @@ def test_modules_that_no_run_has(
 ) -> None:
     plan = "algorithm.plan=[ParallelRollouts,{SelectExperiences: {modules: [defaultpolicy]}},TrainOneStep]"
     report = report_of([*overrides, plan])
-    assert "SelectExperiences keeps a module that this run does not have" in report
+    assert "SelectExperiences contains an unknown module" in report
     assert f"expected      {known}\n" in f"{report}\n"
     assert nearest is None or f"did you mean  {nearest}" in report

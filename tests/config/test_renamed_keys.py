@@ -101,7 +101,7 @@ def test_both_keys_on_a_command_line_are_a_mistake(run_main: Callable[..., Outco
     both = ("checkpoint.replay=none", "checkpoint.save_replay_buffers=full")
     (problem,) = compose_experiment([CARTPOLE, *both]).problems
     assert problem.what == f"{NOTE}, but both are set"
-    assert (problem.where, problem.expected) == ("override checkpoint.replay", "checkpoint.save_replay_buffers alone")
+    assert (problem.where, problem.expected) == ("override checkpoint.replay", "checkpoint.save_replay_buffers only")
     for more in ((), ("seed=1,2", "-m")):
         outcome = run_main("validate", CARTPOLE, *both, *more)
         assert outcome.code == 2

@@ -201,12 +201,15 @@ def test_noise_is_for_exploring() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("module.v_min=20",), "v_min: a categorical distribution is of returns from"),
-        (("module.v_max=null",), "v_min: a categorical distribution is of returns from"),
+        (("module.v_min=20",), "v_min: a categorical distribution needs module.v_min < module.v_max"),
+        (("module.v_max=null",), "v_min: a categorical distribution needs module.v_min < module.v_max"),
         (("module.num_atoms=1",), "num_atoms: a categorical distribution needs several"),
-        (("module.q_distribution=none",), "num_atoms: module.q_distribution is none"),
-        (("module.q_distribution=quantile",), "v_max: only a categorical distribution has bounds"),
-        (("algorithm.td_error_loss_fn=mse",), "td_error_loss_fn mse is for a Q that is one number"),
+        (("module.q_distribution=none",), "num_atoms: module.q_distribution=none has one number per action"),
+        (("module.q_distribution=quantile",), "v_max: it has no effect with module.q_distribution=quantile"),
+        (
+            ("algorithm.td_error_loss_fn=mse",),
+            "q_distribution: algorithm.td_error_loss_fn=mse does not work with distributions",
+        ),
         (("algorithm=ppo",), "q_distribution: PPOLoss does not support it"),
         (("algorithm=cql_discrete", "offline.input_=data"), "noisy: DiscreteCQLLoss does not support it"),
         (("multi_agent.modules={p0: {v_max: -1}}",), r"multi_agent.modules.p0.v_min: a categorical"),

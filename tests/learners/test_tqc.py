@@ -110,8 +110,8 @@ def test_it_learns_to_match_what_it_sees() -> None:
     ("overrides", "message"),
     [
         (("module=sac",), "module.q_distribution: TQC learns quantiles"),
-        (("algorithm.top_quantiles_to_drop_per_net=25",), "num_atoms: .* leaves out 25 of each Q function"),
-        (("algorithm.num_target_critics=6",), "num_critics: algorithm.num_target_critics is 6 of them"),
+        (("algorithm.top_quantiles_to_drop_per_net=25",), "num_atoms: .*_per_net=25 would drop all quantiles"),
+        (("algorithm.num_target_critics=6",), "num_critics: it must not be less than algorithm.num_target_critics=6"),
         (("algorithm=sac",), r"q_distribution: SACLoss does not support it[\s\S]*dqn or tqc"),
         (
             ("algorithm=td3", "module=td3", "module.critic_dropout=0.1"),

@@ -124,5 +124,5 @@ def test_shapes_and_dtypes_are_those_of_the_space() -> None:
     ids=["discrete", "unbounded", "integers", "empty"],
 )
 def test_other_spaces_are_refused(space: gym.Space[Any]) -> None:
-    with pytest.raises(TypeError, match="no squashed Gaussian"):
+    with pytest.raises(TypeError, match="a squashed Gaussian cannot give actions of"):
         SquashedGaussian(space)

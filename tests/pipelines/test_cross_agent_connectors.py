@@ -239,7 +239,9 @@ def test_an_env_connector_that_asks_for_multi_agent_episodes_is_refused() -> Non
         build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", edit]))
 
     check("Careful")
-    with pytest.raises(ConfigError, match="Curious asks for multi_agent_episodes"):
+    with pytest.raises(
+        ConfigError, match=r"Curious needs multi_agent_episodes, which exist in learner pipelines\s+only"
+    ):
         check("Curious")
 
 

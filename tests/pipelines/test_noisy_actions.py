@@ -112,7 +112,7 @@ def test_a_state_goes_on_with_the_same_noise(kind: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sigma": -0.1}, "sigma must be 0 or more"),
+        ({"sigma": -0.1}, "sigma must be >= 0, .* got -0.1"),
         ({"sigma": 0.1, "kind": "white"}, "kind must be gaussian or ornstein_uhlenbeck, got 'white'"),
     ],
 )

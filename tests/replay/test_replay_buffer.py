@@ -211,8 +211,11 @@ def test_what_is_reported() -> None:
         (lambda: ReplayBuffer(10, n_step=[3, 2]), "n_step must be a number, or the lowest and the highest one"),
         (lambda: ReplayBuffer(10, n_step=[]), "n_step must be a number, or the lowest and the highest one"),
         (lambda: ReplayBuffer(10, gamma=7), "gamma must be a number from 0 to 1, got 7"),
-        (lambda: PrioritizedReplayBuffer(10, beta=-3), "beta must be 0 or more"),
-        (lambda: PrioritizedReplayBuffer(10, beta="x"), "beta must be 0 or more"),  # type: ignore[arg-type]
+        (
+            lambda: PrioritizedReplayBuffer(10, beta=-3),
+            "beta must be >= 0, or [[env steps, value], ...] of such values, got -3",
+        ),
+        (lambda: PrioritizedReplayBuffer(10, beta="x"), "beta must be >= 0, .* got 'x'"),  # type: ignore[arg-type]
         (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), r"chunks of several steps .* need n_step 1, got 2"),
         (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be a non-negative number, got -1"),
         (lambda: with_stream(ReplayBuffer()).sample(1), "an empty buffer cannot be sampled"),
