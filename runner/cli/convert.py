@@ -45,7 +45,7 @@ def _with_ends(words: Sequence[str], composed: Composed) -> ExperimentConfig:
     if len(words) < 2:
         raise UsageError(Problem(f"{('IN', 'OUT')[len(words)]} is missing", fix=usage_of("convert")))
     if keys:
-        what = f"convert takes its data as words, not as offline.{keys[0]}"
+        what = f"IN and OUT are arguments of convert, so offline.{keys[0]} must not be set"
         raise UsageError(Problem(what, fix=usage_of("convert")))
     named = absolute_paths({"offline": {**composed.values["offline"], "input_": words[0], "output": words[1]}})
     ends = {name: named["offline"][name] for name in ("input_", "output")}

@@ -67,7 +67,9 @@ def check_new_file(path: Path, may_overwrite: bool) -> None:
     if path.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(path)))
     if path.exists() and not may_overwrite:
-        raise UserError(Problem("the file already exists", str(path), fix="another file, or --force to overwrite it"))
+        raise UserError(
+            Problem("the file already exists", str(path), fix="choose another file, or add --force to overwrite it")
+        )
 
 
 def _lines(exported: ExportedPolicy, path: Path, format_: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     assert again.code == 2
     assert again.err == (
         "the file already exists\n   where         policy.onnx\n"
-        "   fix           another file, or --force to overwrite it\n"
+        "   fix           choose another file, or add --force to overwrite it\n"
     )
     (tmp_path / "policy.onnx").write_bytes(b"old")
     assert run_main("export", "run", "-o", "policy.onnx", "--force").code == 0

@@ -359,8 +359,9 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert (tmp_path / "conf/experiment/mine.yaml").read_text() == shown.out
     assert run_main("validate", "+experiment=mine", "--config-dir", "conf").code == 0
     assert "does not name its algorithm" in run_main("import", "rllib", file).err
-    assert "did you mean  rllib" in run_main("import", "rlib", file).err
-    assert "takes no --algorithm" in run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
+    assert "did you mean  import rllib" in run_main("import", "rlib", file).err
+    foreign = run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
+    assert "--algorithm is an option of `runner import rllib`, not of `runner import sb3-zoo`" in foreign
 
 
 def test_what_training_will_import_is_told(run_main: Callable[..., Outcome], tmp_path: Path) -> None:

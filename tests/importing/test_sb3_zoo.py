@@ -188,5 +188,5 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert run_main("validate", "+experiment=mine", "--config-dir", "conf").code == 0
     again = run_main("import", "sb3-zoo", "ppo.yml", "--env", "CartPole-v1", "--output", file)
     assert again.code == 2
-    assert "the file exists already" in again.err
+    assert "the file already exists" in again.err
     assert run_main("import", "rllib", "ppo.yml").code == 2

@@ -173,14 +173,14 @@ def test_record_and_convert(run_main: Callable[..., Outcome], tmp_path: Path) ->
         outcome = run_main(*five, f"offline.output={folder}", *options)
         assert outcome.code == 0, outcome.err
     for folder in ("rllib", "ours"):
-        outcome = run_main("convert", f"offline.input_={folder}", f"offline.output=from_{folder}")
+        outcome = run_main("convert", folder, f"from_{folder}")
         assert outcome.code == 0, outcome.err
     ours, rllibs = (
         concat_blocks(list(open_source(OfflineConfig(input_=str(tmp_path / f"from_{folder}"))).blocks()))
         for folder in ("ours", "rllib")
     )
     assert_same_episodes(rllibs, ours)
-    outcome = run_main("convert", "offline.input_=ours", "offline.output=again", "offline.output_episode_format=rllib")
+    outcome = run_main("convert", "ours", "again", "offline.output_episode_format=rllib")
     assert "wrote  5 episodes, " in outcome.out
     assert "(rllib_episodes, 1 file, " in outcome.out
     wrong = run_main(*five, "offline.output=wrong", "offline.output_episode_format=rlib")

@@ -528,7 +528,7 @@ def test_bad_data(run_main: Run, tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "unpickled").exists()
     if name in _INSPECTED_ONLY:
         return
-    converted = run_main("convert", "offline.input_=data", "offline.output=out", *overrides)
+    converted = run_main("convert", "data", "out", *overrides)
     assert_refused(converted)
     assert converted.err == inspected.err
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
@@ -659,14 +659,14 @@ def test_a_missing_step_is_told(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main("inspect", "data")
     assert outcome.code == 0
     assert "1 cut because a time step is missing" in outcome.out
-    outcome = run_main("convert", "offline.input_=data", "offline.output=out")
+    outcome = run_main("convert", "data", "out")
     assert outcome.code == 0
     assert "  1 trajectory cut where a time step is missing" in outcome.out.splitlines()
 
 
 def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> None:
     table(tmp_path / "data", episodes_to_table(flat_block([3, 0, 2]), CARTPOLE))
-    outcome = run_main("convert", "offline.input_=data", "offline.output=out")
+    outcome = run_main("convert", "data", "out")
     assert outcome.code == 0, outcome.err
     assert "  1 trajectory left out, without a complete step" in outcome.out.splitlines()
     outcome = run_main("inspect", "data")
@@ -677,57 +677,63 @@ def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "expected"),
+    ("name", "output", "overrides", "expected"),
     [
-        ("output_has_data", ["offline.output=full"], config_error(has_data("keep.parquet", "TMP/full"))),
+        ("output_has_data", "full", [], config_error(has_data("keep.parquet", "TMP/full"))),
         (
             "output_is_the_input",
-            ["offline.output=data", "offline.output_write_method=write_csv"],
+            "data",
+            ["offline.output_write_method=write_csv"],
             config_error(has_data("episodes-0-000000.parquet", "TMP/data")),
         ),
         (
             "output_is_the_input_to_append",
-            ["offline.output=data", "offline.output_append=true"],
+            "data",
+            ["offline.output_append=true"],
             config_error(
                 Problem("this folder contains the input data", "offline.output", "TMP/data", fix="use another folder")
             ),
         ),
         (
             "output_is_a_file",
-            ["offline.output=full/keep.parquet"],
+            "full/keep.parquet",
+            [],
             config_error(output_is_a_file("TMP/full/keep.parquet")),
         ),
         (
             "output_not_writable",
-            ["offline.output=/proc/recorded"],
+            "/proc/recorded",
+            [],
             config_error(not_writable("No such file or directory", "/proc/recorded")),
         ),
         (
             "output_unknown_method",
-            ["offline.output=out", "offline.output_write_method=write_tfrecord"],
+            "out",
+            ["offline.output_write_method=write_tfrecord"],
             config_error(unknown_write_method("write_tfrecord", "write_tfrecords")),
         ),
         (
             "output_unknown_option",
-            ["offline.output=out", "+offline.output_write_method_kwargs.compresion=zstd"],
+            "out",
+            ["+offline.output_write_method_kwargs.compresion=zstd"],
             config_error(unknown_option_of_parquet("zstd")),
         ),
     ],
 )
 def test_output_that_cannot_be_used(
-    run_main: Run, tmp_path: Path, name: str, overrides: Sequence[str], expected: ConfigError
+    run_main: Run, tmp_path: Path, name: str, output: str, overrides: Sequence[str], expected: ConfigError
 ) -> None:
     record(tmp_path / "data")
     file(tmp_path / "full", "keep.parquet", b"somebody's data")
     before = contents(tmp_path)
     table_rows = "offline.output_write_episodes=false"
-    outcome = run_main("convert", "offline.input_=data", table_rows, *overrides)
+    outcome = run_main("convert", "data", output, table_rows, *overrides)
     assert_refused(outcome)
     assert_error(outcome.err, expected, tmp_path)
     assert contents(tmp_path) == before
     if not name.startswith("output_is_the_input"):
         online = ["+experiment=ppo_cartpole", "tracking=none", "hydra.run.dir=run", table_rows]
-        trained = run_main(*online, *overrides)
+        trained = run_main(*online, f"offline.output={output}", *overrides)
         assert_refused(trained)
         assert trained.err == outcome.err
         assert checkpoints_of(tmp_path / "run") == []
@@ -758,7 +764,7 @@ def test_a_conversion_that_fails_leaves_nothing(run_main: Run, tmp_path: Path) -
     for number in range(3):
         file(folder, f"{number}.json", good.replace(b'"eps_id":"', f'"eps_id":"{number}-'.encode()))
     file(folder, "3.json", good[:-30])
-    outcome = run_main("convert", "offline.input_=data", "offline.output=out", "offline.output_max_rows_per_file=1")
+    outcome = run_main("convert", "data", "out", "offline.output_max_rows_per_file=1")
     assert_refused(outcome)
     assert "3.json, line 15" in outcome.err
     assert list((tmp_path / "out").iterdir()) == []

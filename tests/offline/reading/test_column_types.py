@@ -360,7 +360,7 @@ def test_a_feature_that_is_no_number(tmp_path: Path) -> None:
         ({"vf_pred": "x"}, "offline.input_read_schema.vf_pred is not a known column", "vf_preds"),
         ({"obs": []}, "offline.input_read_schema.obs must be a column", None),
         ({"obs": 3}, "offline.input_read_schema.obs must be a column", None),
-        ({"rewards": ["a", "b"]}, "offline.input_read_schema.rewards is one column", None),
+        ({"rewards": ["a", "b"]}, "offline.input_read_schema.rewards must be a single column", None),
         ({"obs": ["x", "z"]}, "offline.input_read_schema.obs: there is no column z", None),
     ],
 )

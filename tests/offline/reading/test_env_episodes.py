@@ -76,7 +76,7 @@ def test_an_inspection_tells_of_env_episodes_and_of_each_agent() -> None:
 
 
 def test_env_episodes_are_converted_to_env_episodes(run_main: Run, tmp_path: Path) -> None:
-    given = [f"offline.input_={RECORDED}", "offline.output=out", "offline.output_max_rows_per_file=20"]
+    given = [str(RECORDED), "out", "offline.output_max_rows_per_file=20"]
     outcome = run_main("convert", *given)
     assert outcome.code == 0, outcome.err
     assert "(env_episodes, 1 file, 68 rows)" in outcome.out

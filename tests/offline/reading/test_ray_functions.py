@@ -148,7 +148,7 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
 @pytest.mark.parametrize(
     ("overrides", "what"),
     [
-        (["offline.input_read_method=tests.offline.own_sources.read_rowz_of"], "has no read_rowz_of"),
+        (["offline.input_read_method=tests.offline.own_sources.read_rowz_of"], "does not define read_rowz_of"),
         (["offline.input_read_method=nowhere.read"], "nowhere"),
         (
             ["offline.input_read_method=tests.offline.own_sources.read_rows_of"],
@@ -159,7 +159,7 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
                 "offline.input_read_method=read_sql",
                 "offline.input_read_method_kwargs={connection_factory: {_target_: tests.offline.own_sources.conect}}",
             ],
-            "has no conect",
+            "does not define conect",
         ),
         (
             [

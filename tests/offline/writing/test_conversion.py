@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import RunFailure
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.codecs.table_format import block_to_steps
@@ -112,32 +112,34 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     (tmp_path / "table").mkdir()
     pq.write_table(table, tmp_path / "table" / "rows.parquet")
     schema = [f"offline.input_read_schema.{name}={column}" for name, column in names.items()]
-    outcome = run_main("convert", "offline.input_=table/", *schema, "offline.output=episodes/", "env=cartpole")
+    outcome = run_main("convert", "table/", "episodes/", *schema, "env=cartpole")
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert lines[0] == "read   4 episodes, 16 steps (table, 1 file, 18 rows)"
     assert lines[1].startswith("wrote  4 episodes, 16 steps (episodes, 1 file, ")
     assert lines[-2:] == [
-        "  2 trajectories terminated without a last observation, the one before it is repeated",
+        "  2 trajectories terminated without a last observation, the previous one is repeated",
         "  2 trajectories ended without a last observation, truncated one step earlier",
     ]
     found = read(tmp_path / "episodes")
     assert found.lengths.tolist() == [5, 2, 8, 1]
     assert open_source(OfflineConfig(input_=str(tmp_path / "episodes"))).env_name == "CartPole-v1"
-    again = run_main("convert", "offline.input_=table/", *schema, "offline.output=episodes/")
+    again = run_main("convert", "table/", "episodes/", *schema)
     assert again.code == 2
     assert_error(again.err, config_error(has_data("episodes-0-000000.parquet", "TMP/episodes")), tmp_path)
-    nothing = run_main("convert")
-    assert nothing.code == 2
-    problems = [
-        Problem("convert needs data to read", "offline.input_", "null", "offline.input_=FILE or FOLDER"),
-        Problem("convert needs a folder to write to", "offline.output", "null", "offline.output=FOLDER"),
-    ]
-    assert_error(nothing.err, config_error(*problems), tmp_path)
-    unknown = run_main("convert", "offline.inputs=table/", "offline.output=x")
+    for words, missing in (([], "IN"), (["table/"], "OUT")):
+        outcome = run_main("convert", *words)
+        assert outcome.code == 2
+        assert outcome.err.splitlines()[0] == f"{missing} is missing"
+        assert "fix           runner convert [IN] [OUT]" in outcome.err
+    twice = run_main("convert", "table/", "x", "offline.input_=table/")
+    assert twice.code == 2
+    assert twice.err.startswith("IN and OUT are arguments of convert, so offline.input_ must not be set\n")
+    assert not (tmp_path / "x").exists()
+    unknown = run_main("convert", "table/", "x", "offline.inputs=table/")
     assert unknown.code == 2
     assert "did you mean  input_" in unknown.err
-    wrong = run_main("convert", "offline.input_=episodes/", "offline.output=y", "env=pendulum")
+    wrong = run_main("convert", "episodes/", "y", "env=pendulum")
     assert wrong.code == 2
     file = "TMP/episodes/episodes-0-000000.parquet"
     problems = [
@@ -146,3 +148,13 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     ]
     assert_error(wrong.err, data_error(*problems), tmp_path)
     assert not (tmp_path / "y").exists()
+
+
+def test_convert_with_keys_instead_of_arguments(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    """This spelling still works, and prints the new one."""
+    (tmp_path / "table").mkdir()
+    pq.write_table(block_to_steps(flat_block([5, 3])), tmp_path / "table" / "rows.parquet")
+    outcome = run_main("convert", "offline.input_=table/", "offline.output=episodes/")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == "note: offline.input_=IN offline.output=OUT is now `runner convert IN OUT`\n"
+    assert read(tmp_path / "episodes").lengths.tolist() == [5, 3]

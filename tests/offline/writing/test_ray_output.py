@@ -193,7 +193,7 @@ def test_record_and_convert(
     block = read(tmp_path / "orc", "read_orc")
     assert len(block) == 5
     outcome = run_main(
-        "convert", "offline.input_=orc", "offline.input_read_method=read_orc", "offline.output=again",
+        "convert", "orc", "again", "offline.input_read_method=read_orc",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert_same_steps(concat_blocks(list(open_source(OfflineConfig(input_=str(tmp_path / "again"))).blocks())), block)
