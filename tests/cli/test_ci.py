@@ -348,7 +348,7 @@ def test_a_sweep_with_a_budget_goes_on_and_is_judged_by_its_best_trial(
     budget_ends_with(folder / "0" / "progress.jsonl")
     first = run_main(*command, "--budget", "10m")
     assert first.code == 4, first.err
-    assert "budget of 10m used up; the same command again goes on\n" in first.out
+    assert "budget of 10m used up; the same command continues the sweep\n" in first.out
     assert result_of(folder / "0")["status"] == "interrupted"
     assert checkpoints_of(folder / "0")
     assert not (folder / "1").exists()

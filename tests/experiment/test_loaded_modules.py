@@ -436,7 +436,7 @@ def test_behaviour_cloning_and_then_ppo(ray_cluster: None, run_main: Run, tmp_pa
     assert cloning.code == 0, cloning.err
     refused = run_main("resume", "bc", "algorithm=ppo", "offline=none")
     assert refused.code == 2
-    assert refused.err.count("`resume RUN_DIR --module-only`, a new run") == 2
+    assert refused.err.count("`runner resume RUN_DIR --module-only` starts a new run") == 2
     online = run_main("resume", "bc", "--module-only", "experiment=ppo_cartpole", *QUICK, "hydra.run.dir=ppo", _ONE)
     assert online.code == 0, online.err
     overrides = ["module.fcnet_hiddens=[16]", f"module.load_state_path={tmp_path / 'bc'}"]

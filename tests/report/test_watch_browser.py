@@ -165,7 +165,7 @@ def test_a_folder_that_is_gone_stays_told(page: BrowserPage, tmp_path: Path) -> 
             new MutationObserver(() => said.push(live.textContent)).observe(live, {childList: true}); 0
         """)
         run_dir.rename(tmp_path / "elsewhere")
-        page.wait_for(f"{LIVE}.includes('not there any more')")
+        page.wait_for(f"{LIVE}.includes('no longer exists')")
         page.evaluate("new Promise((resolve) => setTimeout(resolve, 2.5 * POLL_MS))")
         assert page.evaluate("said.length") == 1
         (tmp_path / "elsewhere").rename(run_dir)
