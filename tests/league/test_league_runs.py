@@ -138,7 +138,7 @@ def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs
     (policy,) = (tmp_path / "one/league").glob("chaser-0-*.onnx")
     outcome = run_main("evaluate", "one", "--against", str(policy))
     assert outcome.code == 2
-    assert "a policy file plays one module's part" in outcome.err
+    assert "a policy file replaces one module, and this run has several modules" in outcome.err
     old = f"league.fixed={{old: {{chaser: {policy}}}}}"
     outcome = run_main("evaluate", "one", old, "league.evaluate_against=[old]", "evaluation.evaluation_duration=20")
     assert outcome.code == 0, outcome.err
