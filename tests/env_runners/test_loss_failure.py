@@ -111,4 +111,4 @@ def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -
     text = " ".join(outcome.err.split())
     assert text.startswith("the loss is not finite: ")
     assert "the batch contains rewards = 3e+38 (env runner 0, sub-environment " in text
-    assert "leave_out" not in text
+    assert "skip_journal_records" not in text
