@@ -83,8 +83,8 @@ def find_newest_run(name: str) -> Path | None:
 def list_runs(limit: int = 100) -> list[str]:
     """Return experiments with runs in `outputs`, and the run dirs of the newest runs."""
     runs = sorted(_runs_in(Path(_OUTPUTS)), key=_start_of, reverse=True)
-    experiments = {run.relative_to(_OUTPUTS).parts[:-2] for run in runs}
-    return [*("/".join(parts) for parts in experiments), *(run.as_posix() for run in runs[:limit])]
+    experiments = dict.fromkeys("/".join(run.relative_to(_OUTPUTS).parts[:-2]) for run in runs)
+    return [*experiments, *(run.as_posix() for run in runs[:limit])]
 
 
 def _runs_in(outputs: Path) -> list[Path]:

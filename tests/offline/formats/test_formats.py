@@ -163,7 +163,7 @@ def make_npz(folder: Path) -> Path:
 
 def test_a_format_of_ones_own_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = OfflineConfig(input_=str(make_npz(tmp_path / "data")))
-    with pytest.raises(DataError, match="does not contain data files"):
+    with pytest.raises(DataError, match=r"does not contain data\s+files"):
         open_source(config)
     monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, NpzFormat))
     source = open_source(config)
