@@ -169,7 +169,7 @@ def _describe_unknown_verb(rest: Sequence[str], argv: Sequence[str]) -> Problem:
     folders = [Path(folder) for name, folder in pairwise(argv) if name in ("-cd", "--config-dir")]
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if find_config(search_dirs(folder), f"experiment/{word}") is not None:
-        what = f"{word} is an experiment, and a verb is expected here"
+        what = f"{word} is an experiment, not a verb"
         return Problem(what, fix=f"runner train {shlex.join([word, *rest[1:]])}")
     nearest = nearest_match(word, first_words())
     return Problem(f"{word} is not a verb", expected=", ".join(first_words()), nearest=nearest, fix="runner help")
@@ -215,7 +215,7 @@ def _describe_unknown_option(verb: str, name: str, argv: Sequence[str]) -> Probl
     if name in _FLAGS_OF_HYDRA:
         place = next(number for number, text in enumerate(argv) if text.partition("=")[0] == name)
         typed = [text for text in split_verb(argv[:place])[1] if not text.startswith("-")]
-        what = f"{name} is a flag of Hydra, which runner does not have"
+        what = f"{name} is a Hydra flag that runner does not support"
         return Problem(what, fix=_FLAGS_OF_HYDRA[name].format(shlex.join(typed) or "EXPERIMENT"))
     names = [one for option in options_of(verb) for one in option.names]
     expected = ", ".join(option.name for option in options_of(verb))

@@ -139,7 +139,7 @@ def _gpu() -> Finding:
         return Finding("gpu", OK, ", ".join(names))
     built_for = torch.version.cuda
     reason = "this torch is built without CUDA" if built_for is None else f"torch for CUDA {built_for} finds no device"
-    return Finding("gpu", OPTIONAL, f"{reason}; learners.device=auto takes the CPU")
+    return Finding("gpu", OPTIONAL, f"{reason}; learners.device=auto uses the CPU")
 
 
 def _compiler() -> Finding:

@@ -54,7 +54,7 @@ def _local(word: str, target: Path | None, is_whole: bool) -> str:
         return str(found)
     if word == LATEST and not Path(word).exists():
         fix = "run an experiment first, or pass a run dir"
-        raise UserError(Problem(f"there is no run in {_OUTPUTS}, so {LATEST} names none", fix=fix))
+        raise UserError(Problem(f"there is no run in {_OUTPUTS}", got=LATEST, fix=fix))
     return word
 
 

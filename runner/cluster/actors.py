@@ -61,7 +61,7 @@ class Actor:
         return attribute(*args) if callable(attribute) else attribute
 
     def snapshot(self) -> tuple[bool, Any]:
-        """Return True, as a small sign that the snapshot exists, and the state, which stays in Ray's object store."""
+        """Return True, which shows that the snapshot exists, and the state, which stays in Ray's object store."""
         return True, self.call("get_state")
 
     def node(self) -> str:

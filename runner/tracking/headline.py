@@ -110,7 +110,8 @@ _CRITERIA = {
 
 
 def _criterion_text(name: str, value: float) -> str:
-    return _CRITERIA.get(name, f"{name} >= {{}}").format(f"{value:,.10g}")
+    text = _CRITERIA.get(name, f"{name} >= {{}}").format(f"{value:,.10g}")
+    return text.removesuffix("s") if text.startswith("1 ") else text
 
 
 def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:

@@ -217,7 +217,7 @@ class BringsNoToken(HostileClient):
 
 
 class SendsBadNumbers(HostileClient):
-    """Episodes with rewards and observations that are no numbers, or too large for what they are stored in."""
+    """Episodes with rewards and observations that are not numbers, or are too large for their dtype."""
 
     numbers = ("NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e400", "null", '"1"', "[1]", "1e39")
 
@@ -229,7 +229,7 @@ class SendsBadNumbers(HostileClient):
 
 
 class SendsSpoilingRewards(HostileClient):
-    """Rewards that are finite as sent, and spoil what is computed from them."""
+    """Finite rewards that make later computations overflow."""
 
     def attack(self) -> None:
         with self.connected(has_token=True) as client:
@@ -242,7 +242,7 @@ class SendsSpoilingRewards(HostileClient):
 
 
 class SendsLongBodies(HostileClient):
-    """A body of the greatest length but for its last byte, as far as the server reads it."""
+    """A body of the maximum length without its last byte."""
 
     least_attacks = 1
 

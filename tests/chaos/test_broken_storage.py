@@ -174,7 +174,7 @@ def test_locked_mlflow_store(store: Path, start: Start, tmp_path: Path, scenario
     assert "MLflow" in command.output, "a loss is told"
     assert_each_iteration_once(tmp_path / "run", NUM_ITERATIONS)
     assert_equal_ends(tmp_path / "straight", tmp_path / "run")
-    scenario.ends("training not stopped, its end is equal bit for bit; what MLflow lacks is told")
+    scenario.ends("training not stopped, its end is equal bit for bit; missing values in MLflow are reported")
 
 
 @pytest.mark.chaos
@@ -188,7 +188,7 @@ def test_read_only_mlflow_store(store: Path, tmpfs: Tmpfs, start: Start, tmp_pat
     assert command.wait() == 0, command.output
     assert "MLflow" in command.output, "a loss is told"
     assert_equal_ends(tmp_path / "straight", tmp_path / "run")
-    scenario.ends("training not stopped, its end is equal bit for bit; what MLflow lacks is told")
+    scenario.ends("training not stopped, its end is equal bit for bit; missing values in MLflow are reported")
 
 
 @pytest.mark.chaos

@@ -146,7 +146,7 @@ def test_many_hostile_clients(
 
 
 @pytest.mark.chaos
-def test_silent_connections_beside_few_seats(
+def test_silent_connections_next_to_few_seats(
     start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """Who says nothing takes no seat: the honest client finds one."""

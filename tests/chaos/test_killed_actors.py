@@ -294,4 +294,4 @@ def test_the_killed_head_of_a_cluster(
     resumed = start(*RUNNER, "resume", str(run_dir), f"stop.training_iteration={num_iterations}")  # on a Ray of its own
     assert resumed.wait() == 0, resumed.output
     assert_whole(run_dir, num_iterations, BATCH)
-    scenario.ends(f"the run ends after {stood_still_s:.0f} s, `resume` goes on from its last checkpoint")
+    scenario.ends(f"the run ends after {stood_still_s:.0f} s, `resume` continues from its last checkpoint")

@@ -73,7 +73,7 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
         (["rllink", "chek"], "did you mean  rllink check"),
         (["train"], "EXPERIMENT is missing"),
         (["sweep", "bets", "x"], "x is not an override\n   expected      KEY=VALUE, GROUP=OPTION or ~KEY"),
-        ([CARTPOLE, "--cfg", "job"], "--cfg is a flag of Hydra, which runner does not have"),
+        ([CARTPOLE, "--cfg", "job"], "--cfg is a Hydra flag that runner does not support"),
         ([CARTPOLE, "--cfg", "job"], f"fix           runner show {CARTPOLE}"),
         (["train", "ppo_cartpole", "seed=1", "--cfg", "job"], "fix           runner show ppo_cartpole seed=1"),
         ([CARTPOLE, "--resolve"], "runner show"),
