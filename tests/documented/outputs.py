@@ -169,4 +169,6 @@ def _pattern(line: str) -> str:
     pattern += re.escape(line[end:])
     if line.startswith("recorded "):
         pattern = pattern.replace(r"\s+in\s+data", r"(?:; .* left out)?\s+in\s+data")
-    return pattern + "(?: or .*)?" if line.startswith("stop at ") else pattern
+    if line.startswith("stop at "):
+        return pattern.replace("iterations", "iterations?") + "(?: or .*)?"
+    return pattern
