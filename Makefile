@@ -74,10 +74,13 @@ zoo: setup .peers/rliable/.installed
 learning-curves: setup
 	$(BIN)/python benchmarks/learning_curves.py
 
-# Fault injection, one scenario after the other: two hours on two cores. The table of outcomes goes to the docs.
-# CHAOS_SEED=... kills at the same moments again.
+# Fault injection, one scenario after the other: two hours on two cores. The table of outcomes goes to benchmarks/results.
+# An interrupted `make chaos` of the same commit continues. CHAOS_SEED=... kills at the same moments again.
+CHAOS_ROWS = benchmarks/runs/chaos-$(shell git rev-parse --short HEAD).jsonl
+
 chaos: setup
-	CHAOS_TABLE=benchmarks/results/chaos.md $(BIN)/python -m pytest tests/chaos
+	mkdir -p benchmarks/runs
+	CHAOS_TABLE=benchmarks/results/chaos.md CHAOS_ROWS=$(CHAOS_ROWS) $(BIN)/python -m pytest tests/chaos
 	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/system/test_lost_learners.py
 
 # sdists and wheels of runner and of the simulators' client, in dist/.

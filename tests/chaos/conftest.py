@@ -2,11 +2,13 @@
 
 `make chaos` runs all scenarios, one after the other; scenarios without the marker `chaos` are part of `make slow` too.
 CHAOS_SEED sets the seed of every random moment (it is printed, and a new one is drawn where it is not set);
-CHAOS_TABLE names a Markdown file whose section "Fault injection" gets the table of outcomes.
+CHAOS_TABLE names a Markdown file whose section "Fault injection" gets the table of outcomes. CHAOS_ROWS names a file
+that keeps the rows of scenarios that passed: an interrupted run continues with the others.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -69,10 +71,14 @@ class Scenario:
 @pytest.fixture
 def scenario(request: pytest.FixtureRequest) -> Scenario:
     """Return the scenario that runs; its row is in the table."""
-    function, _, parameters = request.node.name.removeprefix("test_").partition("[")
-    made = Scenario(function.replace("_", " ") + (f": {parameters[:-1]}" if parameters else ""))
+    made = Scenario(_scenario_name(request.node))
     request.node.stash[_SCENARIO] = made
     return made
+
+
+def _scenario_name(item: pytest.Item) -> str:
+    function, _, parameters = item.name.removeprefix("test_").partition("[")
+    return function.replace("_", " ") + (f": {parameters[:-1]}" if parameters else "")
 
 
 _SCENARIO = pytest.StashKey[Scenario]()
@@ -87,10 +93,37 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def _kept_rows() -> dict[str, Row]:
+    """Return scenario -> row of the scenarios that passed before."""
+    path = os.environ.get("CHAOS_ROWS")
+    lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
+    return {row.scenario: row for row in (Row.from_plain(json.loads(line)) for line in lines)}
+
+
+def _rows_of(report: pytest.TestReport) -> list[Row]:
+    return [Row.from_plain(value) for name, value in report.user_properties if name == _ROW]  # type: ignore[arg-type]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the scenarios that passed before."""
+    passed = _kept_rows()
+    for item in items:
+        if _scenario_name(item) in passed:
+            item.add_marker(pytest.mark.skip("passed before"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the row of a scenario that passed."""
+    if (path := os.environ.get("CHAOS_ROWS")) and report.when == "call" and report.passed:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row.to_plain()) + "\n" for row in _rows_of(report))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table of outcomes, and write it where CHAOS_TABLE says."""
     reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(kind, ())]
-    rows = [Row.from_plain(value) for report in reports for name, value in report.user_properties if name == _ROW]
+    new = {row.scenario: row for report in reports if report.when == "call" for row in _rows_of(report)}
+    rows = list((_kept_rows() | new).values())
     if not rows:
         return
     rows.sort(key=lambda row: row.scenario)
