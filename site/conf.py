@@ -11,6 +11,7 @@ _package = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_tex
 version = release = _package["version"]
 extensions = [
     "algorithm_pages",
+    "collapsible_sidebar",
     "configuration_reference",
     "markdown_copies",
     "myst_parser",

@@ -1,6 +1,6 @@
 """Contract checks of components: connectors, modules, losses, environments, readers, operators and callbacks.
 
-runner tests its own components with the same checks. See docs/guides/test_components.md.
+runner tests its own components with the same checks. See docs/reference/components.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples of docs/guides/test_components.md run, and raise the errors that the page shows."""
+"""The checks in docs/reference/components.md run, and raise the errors that the page shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.testing import BrokenContract, check_connector
 from tests.conftest import ROOT
 from tests.offline.formats.recordings import make_table
 
-PAGE = (ROOT / "docs/guides/test_components.md").read_text()
+PAGE = (ROOT / "docs/reference/components.md").read_text(encoding="utf-8").partition("\n## Test your components\n")[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
