@@ -88,9 +88,10 @@ dist: setup
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --outdir dist clients/python
 
-# Both installed from the network into empty environments and run there; three gigabytes for a while, minutes.
+# Both installed from the network into empty environments and run there; three gigabytes for a while, minutes. Then the
+# JSON schema in a YAML language server, which npm installs.
 dist-check: setup
-	$(BIN)/python -m pytest tests/system/test_distributions.py
+	$(BIN)/python -m pytest tests/system/test_distributions.py tests/system/test_language_server.py
 
 # Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
 mutants: setup

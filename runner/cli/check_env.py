@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
+from runner.config.env import env_override
 from runner.config.errors import ConfigError, Problem
-from runner.config.paths import list_options, search_dirs
+from runner.config.paths import search_dirs
 from runner.config.rules import ENV_RULES, apply_rules
 from runner.config.validation import build_blocks
 
@@ -22,7 +22,7 @@ def main(arguments: Arguments) -> int:
     others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
     if others:
         raise UsageError(Problem("check-env accepts only keys of `env`", None, others[0], "env.KEY=VALUE"))
-    named = _override_of(arguments.words[0], arguments.config_dir)
+    named = env_override(arguments.words[0], search_dirs(arguments.config_dir))
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
     config = build_blocks(composed)
     if problems := [*apply_rules(ENV_RULES, config, composed)]:
@@ -33,14 +33,6 @@ def main(arguments: Arguments) -> int:
     check = inspect_environment(env)
     print(render_check(env.name, check))
     return 1 if check.faults else 0
-
-
-def _override_of(name: str, config_dir: Path | None) -> str:
-    """Return the override that an environment's name stands for: an option of `env`, a dotted path, or an id."""
-    if name in list_options(search_dirs(config_dir), "env"):
-        return f"env={name}"
-    is_path = "." in name and ":" not in name and "/" not in name
-    return f"env._target_={name}" if is_path else f"env.env={name}"
 
 
 def render_check(name: str, check: EnvironmentCheck) -> str:

@@ -103,7 +103,7 @@ class _Line:
         yield from self._verbs()
         option = self._open_option()
         if option is not None:
-            yield from option.choices
+            yield from option.choices or self._words_called(option.metavar or "")
         elif self.typed.startswith("-"):
             yield from (name for one in options_of(self.verb or "train") for name in one.names)
         elif "=" in self.typed:
@@ -158,8 +158,8 @@ class _Line:
             return self._options("experiment")
         if name == "GROUP":
             return ["experiments", *self._groups()[1:]]
-        if name == "ENV":
-            return self._options("env")
+        if name in ("ENV", "ALGORITHM"):
+            return self._options(name.lower())
         if name == "SHELL":
             return _SCRIPTS
         return _names_of_runs(name)

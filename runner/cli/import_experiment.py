@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 from runner.cli.arguments import Arguments, UsageError
+from runner.cli.experiment_files import write_experiment
 from runner.cli.export import check_new_file
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config
 from runner.importing import Imported, import_rllib, import_sb3_zoo, one_line
-from runner.tracking.progress_log import write_atomically
 
 
 def main(arguments: Arguments) -> int:
@@ -23,11 +23,7 @@ def main(arguments: Arguments) -> int:
         print(text, end="")
         return 0
     check_new_file(output, arguments.has("--force"))
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(output, text.encode())
-    except OSError as error:
-        raise UserError(Problem(f"the file cannot be written: {error}", str(output))) from error
+    write_experiment(output, text)
     print(f"imported {one_line(imported.source)}\n  experiment  {output}")
     for requirement in imported.requirements:
         print(f"  read it first   training {requirement}")

@@ -14,6 +14,7 @@ from runner.config.paths import list_groups, list_options, search_dirs
 
 _EXPERIMENT = "experiment"
 _SENTENCE_ENDS = (".", "!", "?")
+_HEADERS = ("@package", "yaml-language-server:")
 _WIDTH = 100
 
 
@@ -89,14 +90,14 @@ def _shortened(line: str) -> str:
 
 
 def describe_file(path: Path) -> str:
-    """Return the first sentence of a YAML file's first comment; Hydra's package header does not count."""
+    """Return the first sentence of a YAML file's first comment; headers for Hydra and for editors do not count."""
     words: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.strip()
         if text and not text.startswith("#"):
             break
         comment = text.lstrip("#").strip()
-        if comment and not comment.startswith("@package"):
+        if comment and not comment.startswith(_HEADERS):
             words.append(comment)
         if words and (not comment or comment.endswith(_SENTENCE_ENDS)):
             break

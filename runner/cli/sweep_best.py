@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 
 from runner.checkpoints.trust import UntrustedError
 from runner.cli.arguments import Arguments
+from runner.cli.experiment_files import command_for, write_experiment
 from runner.cli.export import check_new_file
 from runner.config.errors import Problem, UserError
 from runner.config.experiment_file import experiment_text, override_values
-from runner.config.paths import conf_dir
 from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
 from runner.sweep.space import SEED
 from runner.sweep.statistics import FEWEST_VALUES, Ranking, rank_folder
 from runner.sweep.trials import SweepFolder, Trial
-from runner.tracking.progress_log import write_atomically
 
 
 def main(arguments: Arguments) -> int:
@@ -83,15 +81,9 @@ def _write(folder: SweepFolder, best: Trial, file: Path, arguments: Arguments) -
     if reason is not None:
         _check_written(folder, overrides, reason, config_folder)
     text = experiment_text(overrides, " ".join(about.split()), config_folder)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text.encode())
-    except OSError as error:
-        raise UserError(Problem(f"the file cannot be written: {error}", str(file))) from error
-    folder_of_file = file.absolute().parent.parent
-    folder_text = "" if folder_of_file == conf_dir() else f" --config-dir {shlex.quote(str(file.parent.parent))}"
+    write_experiment(file, text)
     out = sys.stderr if arguments.has("--json") else sys.stdout
-    print(f"  wrote    {file}\n           runner train {file.stem}{folder_text}", file=out)
+    print(f"  wrote    {file}\n           {command_for('train', file)}", file=out)
 
 
 def _check_written(folder: SweepFolder, overrides: Sequence[str], reason: str, config_dir: Path | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 DEFAULT_VERB = "train"  # a command line that begins with an option or an override
 CANDIDATES = "candidates"  # instead of a SHELL of `completion`, for the scripts that it prints
-GROUPS = ("Train", "Inspect", "Use", "Data", "Migrate", "Check", "Shell")
+GROUPS = ("Train", "Inspect", "Use", "Data", "Migrate", "Check", "Shell and editor")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ WORDS: Mapping[str, str] = {
     "HOST:PORT": "address of the server, such as 127.0.0.1:5556",
     "GROUP": "experiments, or a config group such as env or algorithm",
     "PATTERN": "a name with the wildcards * and ?, such as 'ppo_*'",
+    "NAME": "name of the new experiment",
     "SHELL": "bash, zsh or fish",
 }
 
@@ -215,6 +216,22 @@ VERBS: Mapping[str, Verb] = {
         ),
         "Overrides are stored in new checkpoints, so later resumes need not repeat them.",
         is_training=True,
+    ),
+    "new experiment": Verb(
+        "runner.cli.new_experiment",
+        "Train",
+        "write an experiment file to start from",
+        ("NAME",),
+        (
+            CommandOption(("--env",), "environment: an option of env, a Gymnasium id or a dotted path", "ENV"),
+            CommandOption(("--algorithm",), "option of algorithm; default: ppo", "ALGORITHM"),
+            _FORCE,
+            _CONFIG_DIR,
+        ),
+        ("new experiment my_acrobot --env Acrobot-v1 --algorithm dqn",),
+        "The file is DIR/experiment/NAME.yaml; DIR is --config-dir, or conf in this folder. The command also writes "
+        "DIR/runner.schema.json, with which editors complete and check the file.",
+        has_overrides=False,
     ),
     "profile": Verb(
         "runner.cli.profile",
@@ -433,9 +450,17 @@ VERBS: Mapping[str, Verb] = {
         ("rllink check 127.0.0.1:5556 --read-only",),
         has_overrides=False,
     ),
+    "schema": Verb(
+        "runner.cli.schema",
+        "Shell and editor",
+        "print the JSON schema of experiment files, for completion and checks in editors",
+        options=(_output("file to write; default: stdout"), _FORCE, _CONFIG_DIR),
+        examples=("schema -o conf/runner.schema.json --force",),
+        has_overrides=False,
+    ),
     "completion": Verb(
         "runner.cli.completion",
-        "Shell",
+        "Shell and editor",
         "print a completion script for bash, zsh or fish",
         ("SHELL",),
         examples=(

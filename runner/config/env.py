@@ -12,6 +12,7 @@ from typing import Any
 from runner.config.blocks import EnvConfig, EnvRunnersConfig
 from runner.config.callables import arguments_of
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
+from runner.config.paths import list_options
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
 from runner.config.targets import (
     ENVIRONMENTS,
@@ -27,6 +28,19 @@ _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "a
 _ALE_GIVEN = ("game", "num_envs", "batch_size", "autoreset_mode")
 _NUM_ENVS = Given(names=("num_envs",))
 _WRAPPED_ENV = Given(num_positional=1)
+
+
+def env_override(name: str, dirs: Sequence[Path]) -> str:
+    """Return the override that chooses an environment.
+
+    Args:
+        name: an option of `env`, a dotted path or a Gymnasium id.
+        dirs: search path of configuration files.
+    """
+    if name in list_options(dirs, "env"):
+        return f"env={name}"
+    is_path = "." in name and ":" not in name and "/" not in name
+    return f"env._target_={name}" if is_path else f"env.env={name}"
 
 
 def find_env_problems(

@@ -35,6 +35,7 @@ from tests.conftest import ROOT, WAIT_S
         ("experiment=ppo_cartpole_t", ["experiment=ppo_cartpole_two_learners"]),
         ("evaluate x --js", ["--json"]),
         ("validate --format ", ["github", "text"]),
+        ("new experiment x --algorithm ra", ["rainbow"]),
         ("play zoo:ppo_lunar", ["zoo:ppo_lunarlander"]),
         ("list en", ["env", "env_runners"]),
         ("resume la", ["latest"]),

@@ -356,12 +356,13 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert shown.out.startswith("# @package _global_\n# Imported from RLlib: PPO, ppo_cartpole.json.\n")
     written = run_main("import", "rllib", file, "--algorithm", "PPO", "--output", "conf/experiment/mine.yaml")
     assert "no counterpart  keep_per_episode_custom_metrics: true is left out" in written.out
-    assert (tmp_path / "conf/experiment/mine.yaml").read_text() == shown.out
+    header, modeline, rest = (tmp_path / "conf/experiment/mine.yaml").read_text().split("\n", 2)
+    assert (modeline, f"{header}\n{rest}") == ("# yaml-language-server: $schema=../runner.schema.json", shown.out)
     assert run_main("validate", "+experiment=mine", "--config-dir", "conf").code == 0
     assert "does not name its algorithm" in run_main("import", "rllib", file).err
     assert "did you mean  import rllib" in run_main("import", "rlib", file).err
     foreign = run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
-    assert "--algorithm is an option of `runner import rllib`, not of `runner import sb3-zoo`" in foreign
+    assert "--algorithm is an option of `runner new experiment` and `runner import rllib`, not of" in foreign
 
 
 def test_what_training_will_import_is_told(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
