@@ -15,7 +15,7 @@ from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.fields import names_of
 from runner.config.imports import import_target
-from runner.config.operators import ENV_RUNNERS
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
@@ -95,7 +95,8 @@ def build_local_learner_group(
     # External simulators may act with older weights or with a custom policy, and recorded steps come from another
     # policy. Replayed observations are standardised with newer statistics than when they were acted on.
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
-    acts_itself = not config.env.is_external and not config.algorithm.recorded_buffers
+    uses_recorded_data = RECORDED_DATA in needs_of(config) or config.algorithm.recorded_buffers
+    acts_itself = not config.env.is_external and not uses_recorded_data
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
     is_checked = config.learners.check_on_policy_outputs and acts_on_the_same
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None

@@ -238,8 +238,10 @@ def on_rows(
     """Return the columns that `compute(columns, values, longest)` makes from rows (B,).
 
     For sequences (S, L), `compute` gets the rows of these columns without padding. Its outputs are converted to (S, L)
-    with 0 in the padding.
+    with 0 in the padding. Recorded rewards of another dtype are converted to the dtype of the values.
     """
+    if columns[REWARDS].dtype != values.dtype:
+        columns = {**columns, REWARDS: columns[REWARDS].to(values.dtype)}
     if values.ndim == 1:
         return compute(columns, values, longest)
     is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]

@@ -109,6 +109,7 @@ class AddStatesFromEpisodesToBatch(Connector):
 
     It is the `state_out` of the previous step, or the module's initial state at the start of an episode. In a learner
     pipeline it also adds `new_state_in`: the state after the first step of each sequence, with which `new_obs` begins.
+    Every sequence of recorded steps without states begins with the initial state.
 
     Args:
         max_seq_len: maximum rows of a sequence, as in `AddTimeDimToBatchAndZeroPad`.
@@ -136,6 +137,9 @@ class AddStatesFromEpisodesToBatch(Connector):
             sequences = Sequences.of_chunks(
                 episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
             )
+            if STATE_OUT not in episodes.columns:
+                batch[STATE_IN] = batch[NEW_STATE_IN] = _repeated(initial, len(sequences.start))
+                return batch
             batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
             # A bootstrap row that is a sequence by itself gets the last step; no loss reads it.
             first_rows = np.minimum(sequences.start, episodes.lengths[sequences.chunk] - 1)
@@ -159,11 +163,15 @@ def _initial_state(module: RLModule) -> Column:
         return nested.map_leaves(lambda leaf: leaf.detach().cpu().numpy(), module.get_initial_state())
 
 
+def _repeated(initial: Column, num_rows: int) -> Column:
+    return nested.map_leaves(lambda start: np.repeat(start[None], num_rows, axis=0), initial)
+
+
 def _states_of_running(episodes: RunningEpisodes, initial: Column) -> Column:
     states = episodes.newest_step(STATE_OUT)
     is_first = episodes.starts_episode
     if states is None:
-        return nested.map_leaves(lambda start: np.repeat(start[None], len(is_first), axis=0), initial)
+        return _repeated(initial, len(is_first))
 
     def with_initial(leaf: npt.NDArray[Any], start: npt.NDArray[Any]) -> npt.NDArray[Any]:
         states = leaf.copy()

@@ -108,6 +108,14 @@ def test_every_experiment(name: str, recorded: Callable[[str], Path]) -> None:
     assert any("server at port" in text for text in done.not_made) == ("external" in name)
 
 
+def test_recordings_of_another_policy_are_not_compared_with_the_module(run_main: Callable[..., Outcome]) -> None:
+    two_episodes = ["algorithm.train_batch_size_per_learner=400", "env_runners.num_envs_per_env_runner=1"]
+    short = ["stop.training_iteration=1", "evaluation.evaluation_interval=null", "tracking=none"]
+    assert run_main("experiment=ppo_pendulum", *two_episodes, *short, "offline.output=data").code == 0
+    done = rehearsed("+experiment=iql_pendulum", "offline.input_=data")
+    assert any(text.startswith("one update on ") for text in done.made)
+
+
 CONFIGS, LOSSES = "runner.config.algorithms", "runner.learners"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,3 +165,18 @@ def test_states_of_sequences_within_a_chunk_are_recorded_ones() -> None:
         np.testing.assert_allclose(state, states[tuple(obs.tolist())]["h"])
         if tuple(new_obs.tolist()) in states:  # a last observation was never acted on
             np.testing.assert_allclose(new_state, states[tuple(new_obs.tolist())]["h"])
+
+
+def test_sequences_of_steps_without_states_begin_with_the_initial_state() -> None:
+    buffer, module = ReplayBuffer(1000, batch_length_T=12), make_module("use_lstm")
+    filled(buffer, module, [60])
+    block = buffer.sample(80).rollout.blocks[ID]
+    without = {name: column for name, column in block.columns.items() if name != "state_out"}
+    block = replace(block, columns=without)
+    pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_connector, (*block.extra_columns, *REPLAYED), 5)
+    batch = pipeline(rl_module={ID: module}, batch={}, episodes=block)[ID]
+    for column in ("state_in", "new_state_in"):
+        assert {name: tuple(state.shape) for name, state in batch[column].items()} == {
+            name: (len(batch["obs"]), *state.shape) for name, state in module.get_initial_state().items()
+        }
+        assert not any(state.any() for state in batch[column].values())

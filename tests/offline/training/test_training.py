@@ -216,3 +216,15 @@ def test_actions_in_the_units_of_the_environment_are_refused(tmp_path: Path) -> 
         file["timeouts"] = np.array([False, False, True] * 2)
     with pytest.raises(ConfigError, match="these actions are in the environment's units"):
         Trainer.from_experiment("iql_pendulum", [f"offline.input_={tmp_path / 'pendulum.hdf5'}"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", ["bc_cartpole", "marwil_cartpole"])
+def test_a_module_with_memory_learns_from_steps_without_states(experiment: str, ray_cluster: None) -> None:
+    memory = ("module.use_lstm=true", "module.lstm_cell_size=8", "module.max_seq_len=10")
+    overrides = [*SMALL, *memory, "offline.dataset_num_iters_per_learner=10"]
+    with Trainer.from_experiment(experiment, overrides) as trainer:
+        losses = [trainer.train()["learners/default_policy/policy_loss"] for _ in range(3)]
+    assert np.isfinite(losses).all()
+    if experiment == "bc_cartpole":  # MARWIL's weights change with the advantages
+        assert losses[2] < losses[0]
