@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.closing import close_each
 from runner.cluster.actors import Caller, RemoteActor
-from runner.cluster.futures import Future, LocalFuture
+from runner.cluster.futures import Future, FutureAfterCalls, LocalFuture
 from runner.config.errors import RunFailure, RunnerError
 from runner.restarts import ActorDied, Restarts
 
@@ -83,11 +83,11 @@ class ActorGroup:
         """Like `submit`, but return a future that fails when the actor dies."""
         caller = self._callers[index]
         sent = self._sent.setdefault(caller, {})
-        for subject, announcement in self._announced.items():
-            if sent.get(subject) is not announcement:
-                caller.announce(subject, *announcement)
-                sent[subject] = announcement
-        return caller.submit(method, *arguments)
+        new = [(subject, one) for subject, one in self._announced.items() if sent.get(subject) is not one]
+        announced = [caller.announce(subject, *announcement) for subject, announcement in new]
+        sent.update(new)
+        future = caller.submit(method, *arguments)
+        return FutureAfterCalls(announced, future) if announced else future
 
     def call_all(self, method: str, *arguments: Any) -> dict[int, Any]:
         """Return the answers of all actors by index, except for actors that leave the group."""
@@ -99,7 +99,7 @@ class ActorGroup:
 
         Args:
             subject: topic of the call; a later announcement about the same subject replaces it.
-            method, arguments: the call; its answer is not awaited.
+            method, arguments: the call. Its result is not used; its error is raised by the next call.
         """
         self._announced[subject] = (method, *arguments)
 

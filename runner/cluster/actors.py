@@ -101,9 +101,9 @@ class Caller(Protocol):
     def submit(self, method: str, *args: Any) -> Future:
         """Start a call; calls are answered in order."""
 
-    def announce(self, subject: str, method: str, *args: Any) -> None:
-        """Start a call whose answer is not awaited; a later announcement replaces one about the same subject."""
-        self.submit(method, *args)
+    def announce(self, subject: str, method: str, *args: Any) -> Future:
+        """Start a call whose result is not used; a later announcement replaces one about the same subject."""
+        return self.submit(method, *args)
 
     def restore(self) -> bool:
         """Replace a dead actor by one that continues from its state and repeats unanswered calls.

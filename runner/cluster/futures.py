@@ -135,6 +135,34 @@ class RemoteFuture:
         return self._answer
 
 
+class FutureAfterCalls(Future):
+    """A call that follows others of the same actor. Its `result` raises an error of these calls first.
+
+    Args:
+        earlier: the other calls, whose results are not used.
+        future: the call.
+    """
+
+    def __init__(self, earlier: Sequence[Future], future: Future) -> None:
+        self._earlier, self._future = earlier, future
+
+    @property
+    def reference(self) -> Any:
+        return self._future.reference
+
+    def is_ready(self) -> bool:
+        return self._future.is_ready()
+
+    def is_silent(self) -> bool:
+        return self._future.is_silent()
+
+    def result(self) -> Any:
+        """Return the result of the call; raises the first error of the earlier calls."""
+        for future in self._earlier:
+            future.result()
+        return self._future.result()
+
+
 def ready(futures: Sequence[AnyFuture]) -> Iterator[AnyFuture]:
     """Yield the futures that are ready, in order; a single call of `ray.wait` for all of them is much cheaper."""
     references = [future.reference for future in futures if future.reference is not None]

@@ -86,9 +86,9 @@ class ReplayingActor(RemoteActor):
             self._forget_old()
         return future
 
-    def announce(self, subject: str, method: str, *args: Any) -> None:
+    def announce(self, subject: str, method: str, *args: Any) -> Future:
         self._announced[subject] = (method, *args)  # first: a snapshot right after this call does not contain it
-        self.submit(method, *args)
+        return self.submit(method, *args)
 
     def restore(self) -> bool:
         """Restore the actor; return False if it has not answered since the last time, or no snapshot is left."""

@@ -119,7 +119,7 @@ class EnvRunnerGroup(Part):
 
         Args:
             subject: topic of the call; a later announcement about the same subject replaces it.
-            receiver, arguments: see `EnvRunner.receive`; its answer is not awaited.
+            receiver, arguments: see `EnvRunner.receive`. The next call raises an error of it.
         """
         self.actors.announce(subject, "receive", receiver, *(self._share(argument) for argument in arguments))
 

@@ -6,13 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import Caller, LocalActor
 from runner.cluster.replaying_actor import ReplayingActor
+from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
-from runner.restarts import ActorDied
+from runner.restarts import ActorDied, Restarts
 from tests.conftest import marked_but, without_times
 from tests.plans.test_on_ray import DETERMINISTIC_PLANS, SMALL, role_of_runners
 
@@ -117,6 +121,9 @@ class Counter:
     def scale(self, factor: int) -> None:
         self.factor = factor
 
+    def fail(self, reason: str) -> None:
+        raise ValueError(reason)
+
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -176,6 +183,25 @@ def test_calls_and_announcements_since_a_snapshot_are_repeated(caller: Replaying
     assert [future.result() for future in waiting] == [num_before + 130, num_before + 230]
     assert caller.submit("add", 1).result() == num_before + 330
     assert num_calls_of(caller) <= CALLS_PER_SNAPSHOT + 6
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_next_call_raises_the_error_of_an_announcement(is_remote: bool) -> None:
+    def make(index: int, generation: int) -> Caller:
+        if not is_remote:
+            return LocalActor(make_counter, index, generation)
+        return ReplayingActor(role_of_runners(), make_counter, index, generation)
+
+    with closing(ActorGroup(make, 1, "env runner", Restarts(1, ""))) as group:
+        group.announce("factor", "scale", 3)
+        answer = group.submit(0, "add", 2)
+        if is_remote:
+            kill(group.callers[0])
+        assert answer.result() == 6
+        group.announce("factor", "fail", "there is no such task")
+        with pytest.raises((ValueError, RunFailure), match="there is no such task"):
+            group.submit(0, "add", 1).result()
+        assert group.submit(0, "add", 1).result() == 12  # the failed call was made too
 
 
 def num_calls_of(caller: ReplayingActor) -> int:
