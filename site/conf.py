@@ -15,6 +15,7 @@ extensions = [
     "configuration_reference",
     "markdown_copies",
     "myst_parser",
+    "offline_mathjax",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
@@ -22,6 +23,7 @@ extensions = [
 ]
 suppress_warnings = ["toc.not_included"]  # decision records: linked, and not in the navigation
 highlight_language = "text"
+mathjax_path = "mathjax/tex-chtml.js"  # in _static
 copybutton_prompt_text = "$ "
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -32,6 +34,8 @@ html_theme = "furo"
 html_title = f"runner {version}"
 html_logo = html_favicon = "static/logo.svg"
 html_static_path, html_css_files = ["static"], ["layout.css", "tables.css"]
+smartquotes_action = "qe"  # quotes and ellipses; `--` stays
+html_use_index = False
 html_show_copyright = html_show_sphinx = html_copy_source = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b7285", "color-brand-content": "#0b7285"},
