@@ -1,4 +1,4 @@
-# An image with `runner`: docker build -t runner . && docker run --rm --shm-size=4g -v "$PWD:/work" runner +experiment=ppo_cartpole
+# An image with `runner`: docker build -t runner . && docker run --rm --shm-size=4g -v "$PWD:/work" runner train ppo_cartpole
 # python:3.11 instead of the slim one has the compiler that learners.compile=true needs.
 ARG BASE=python:3.11-slim
 FROM ${BASE}

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-ARGS ?= +experiment=ppo_cartpole
+ARGS ?= train ppo_cartpole
 STAMP := $(VENV)/.installed
 
 .PHONY: setup run test test-fast slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 run: setup
-	$(BIN)/python -m runner $(ARGS)
+	$(BIN)/runner $(ARGS)
 
 # Test files are shared among so many processes; 0: one after the other, also in this process, as a debugger wants it.
 TEST_PROCESSES ?= 2

@@ -97,7 +97,7 @@ measures them again, and `make learning-table` writes this page from
 All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
 
 ```bash
-runner play zoo:ppo_sb3_cartpole --output cartpole.gif
+runner play zoo:ppo_sb3_cartpole -o cartpole.gif
 ```
 """
 LIMITATIONS = """\

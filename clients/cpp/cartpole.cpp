@@ -1,6 +1,6 @@
 // CartPole as an external simulator that trains over RLlink; the server chooses each action.
 //
-//     python -m runner +experiment=ppo_external_cartpole_remote env.port=5556
+//     runner train ppo_external_cartpole_remote env.port=5556
 //     g++ -std=c++17 -O2 -o cartpole cartpole.cpp && ./cartpole --port 5556
 #include "cartpole_simulator.hpp"
 #include "rllink.hpp"

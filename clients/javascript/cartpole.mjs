@@ -1,9 +1,9 @@
 // CartPole as an external simulator that trains over RLlink:
 //
-//     python -m runner +experiment=ppo_external_cartpole env.port=5556
+//     runner train ppo_external_cartpole env.port=5556
 //     npm install && node cartpole.mjs --port 5556
 //
-// With `--inference server` the server acts (+experiment=ppo_external_cartpole_remote), and no npm package is needed.
+// With `--inference server` the server acts (ppo_external_cartpole_remote), and no npm package is needed.
 
 import { parseArgs } from "node:util";
 

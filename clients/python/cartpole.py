@@ -1,9 +1,9 @@
 """CartPole as an external simulator that trains over RLlink; needs only rllink-client.
 
-    python -m runner +experiment=ppo_external_cartpole env.port=5556
+    runner train ppo_external_cartpole env.port=5556
     python clients/python/cartpole.py --port 5556
 
-With `--inference server` the server acts (`+experiment=ppo_external_cartpole_remote`), and no onnxruntime is needed.
+With `--inference server` the server acts (`ppo_external_cartpole_remote`), and no onnxruntime is needed.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ head_host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 head_ip=$(srun --nodes=1 --ntasks=1 --nodelist="$head_host" hostname --ip-address | awk '{print $1}')
 
 if [ -d "$run_dir/checkpoints" ]; then
-  command=(python -m runner resume "$run_dir" ray.address=auto)
+  command=(runner resume "$run_dir" ray.address=auto)
 else
-  command=(python -m runner +experiment=ppo_cartpole ray.address=auto env_runners.num_env_runners=16
+  command=(runner train ppo_cartpole ray.address=auto env_runners.num_env_runners=16
     env_runners.scheduling_strategy=SPREAD "hydra.run.dir=$run_dir")
 fi
 

@@ -2,11 +2,11 @@
 
 Start the server first, in another terminal:
 
-    runner experiment=ppo_external_cartpole env.port=5556
+    runner train ppo_external_cartpole env.port=5556
     python examples/external/cartpole_client.py --port 5556
 
 You can start any number of clients, on any machine that can connect to the server. With `--inference server`, the
-server computes the actions (`experiment=ppo_external_cartpole_remote`).
+server computes the actions (`runner train ppo_external_cartpole_remote`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An external simulator with several agents that trains over RLlink; start the server first, in another terminal:
 
-runner experiment=ppo_external_multi_agent_cartpole env.port=5556
+runner train ppo_external_multi_agent_cartpole env.port=5556
 python examples/external/multi_agent_client.py --port 5556
 """
 

@@ -19,7 +19,7 @@ from runner.config.errors import Problem
 from tests.conftest import ROOT
 from tests.support.problems import problems_in
 
-SHELL = ("python ", "runner ", "cd ", "PYTHONPATH=", "make run")
+SHELL = ("python ", "runner ", "cd ", "PYTHONPATH=")
 OTHER_PROGRAMS = ("#", "make ", "pip ", ".venv/", "git ", "docker ", "source ", "mlflow ")
 # Alternatives of a documented word, in the order in which they are tried.
 WORDS = (

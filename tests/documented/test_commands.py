@@ -45,11 +45,12 @@ STAND_INS = {
     "OTHER_RUN": "outputs/run",
     "SWEEP_DIR": "outputs/sweep",
     "outputs/ppo_cartpole/sweeps/NAME": "outputs/sweep",
-    "outputs/ppo_cartpole/DATE/TIME": "outputs/run",
     "my_package.Maze": "maze.Maze",
     "sb3-zoo ppo.yml": "sb3-zoo hyperparams/ppo.yml",
     "policy.onnx env=lunarlander": "policy.onnx env=cartpole",
 }
+# What `latest` and `ppo_cartpole` stand for until a command of the page has run another experiment.
+NEWEST_RUN = "ppo_cartpole/2026-01-01/00-00-00"
 # Columns of steps, and their names in a table of the reader's.
 FEATURES = ("x", "x_dot", "theta", "theta_dot")
 THEIRS = {"obs": "o_t", "actions": "a_t", "rewards": "r_t", "new_obs": "o_tp1", "terminateds": "d_t"}
@@ -90,15 +91,11 @@ def blocks_of(page: str) -> list[Block]:
     """The code blocks of a page, in the place of words stand-ins, and commands one by one."""
     blocks = []
     for block in outputs.blocks_of(page):
-        commands = [re.sub(r'^make run(?: ARGS="(.*)")?', _as_make_runs_it, command) for command in block.commands]
+        commands = block.commands
         for word, stand_in in STAND_INS.items():
             commands = [command.replace(word, stand_in) for command in commands]
         blocks.append(Block([part for command in commands for part in command.split(" && ")], block.printed))
     return blocks
-
-
-def _as_make_runs_it(command: re.Match[str]) -> str:
-    return f"runner {command[1] or '+experiment=ppo_cartpole'}"
 
 
 def commands_of(page: str) -> list[str]:
@@ -164,12 +161,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "hyperparams" / "ppo.yml").write_text(ZOO)
     shutil.copy(ROOT / "tests" / "data" / "rllib_configs" / "ppo_cartpole.json", folder / "config.json")
     commands = [
-        f"+experiment=ppo_cartpole {SHORT} {FEW_EPISODES} hydra.run.dir=outputs/run",
+        f"train ppo_cartpole {SHORT} {FEW_EPISODES} hydra.run.dir=outputs/run",
         f"sweep ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
         *(f"record outputs/run -o data/{name} {EPISODES}" for name in ("expert", "held_out", "cartpole")),
-        f"+experiment=ppo_pendulum {SHORT} {WHOLE_EPISODES} offline.output=data/pendulum",
-        f"+experiment=ppo_multi_agent_cartpole {SHORT} offline.output=data/agents",
-        f"+experiment=ppo_cartpole {TRACKED} {FEW_EPISODES} hydra.run.dir=outputs/cartpole",
+        f"train ppo_pendulum {SHORT} {WHOLE_EPISODES} offline.output=data/pendulum hydra.run.dir=outputs/pendulum",
+        f"train ppo_multi_agent_cartpole {SHORT} offline.output=data/agents hydra.run.dir=outputs/agents",
+        f"train ppo_cartpole {TRACKED} {FEW_EPISODES} hydra.run.dir=outputs/cartpole",
         "convert data/expert theirs offline.output_write_episodes=false",
         "export outputs/run -o policy.onnx",
     ]
@@ -183,7 +180,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         others = {name: steps[name] for name in ("actions", "rewards", "terminateds")}
         pq.write_table(pa.table(features | others), folder / "features" / path.name)
         pq.write_table(steps.select(list(THEIRS)).rename_columns(list(THEIRS.values())), path)
-    for name in ("expert", "bc", "maze"):
+    for name in ("expert", "bc", "maze", NEWEST_RUN):
         shutil.copytree(folder / "outputs" / "run", folder / "outputs" / name)
     return folder
 

@@ -241,8 +241,8 @@ def test_the_files_of_clusters_are_read() -> None:
 
 @pytest.mark.parametrize("file", ["ray_job.yaml", "slurm.sh"])
 def test_the_runs_of_clusters_are_valid(file: str) -> None:
-    (overrides,) = re.findall(r"(\+experiment=.*?) \"?hydra\.run\.dir", (CLUSTER / file).read_text(), re.DOTALL)
-    command = [sys.executable, "-m", "runner", "validate", *overrides.split()]
+    (arguments,) = re.findall(r"runner train (.*?) \"?hydra\.run\.dir", (CLUSTER / file).read_text(), re.DOTALL)
+    command = [sys.executable, "-m", "runner", "validate", *arguments.split()]
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
-    assert "ray.address=auto" in overrides
+    assert "ray.address=auto" in arguments
