@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.compat.libraries import Library
 
-RAY = Library("ray", ">=2.40,<2.61")
+RAY = Library("ray", ">=2.54,<2.61")
 
 # Argument of `ray.init` for the folder of the session. The environment variable RAY_TMPDIR is public, but inherited by
 # child processes.

@@ -210,7 +210,7 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
     named += [("checkpoint.metric", config.checkpoint.metric)]
     named += [("sweep.metric", name) for name in ([metric] if isinstance(metric, str) else metric)]
     for key, name in [*named, ("sweep.time_attr", config.sweep.time_attr)]:
-        yield from find_metric_problems(name, known, config, composed.where(key))
+        yield from find_metric_problems(name, known, config, composed.where(key) or key)
 
 
 def find_metric_problems(
@@ -228,6 +228,12 @@ def find_metric_problems(
     if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
         what += ", because evaluation.evaluation_interval is null"
         yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
+        return
+    if name.startswith("env_runners/") and not any(one.startswith("env_runners/") for one in known):
+        what += ", because it does not sample"
+        of_evaluation = f"evaluation/{name}"
+        expected = of_evaluation if of_evaluation in known else f"{of_evaluation} with evaluation=periodic"
+        yield Problem(what, where, name, expected)
         return
     nearest = nearest_match(name, known) or _same_last_part(name, known)
     yield Problem(what, where, name, expected, nearest)

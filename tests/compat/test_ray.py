@@ -71,7 +71,7 @@ def test_messages_go_to_another_printer() -> None:
 
 
 def test_a_changed_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LibraryChangedError, match=r"ray .* no attribute '_actor_id'; pip install 'ray>=2\.40"):
+    with pytest.raises(LibraryChangedError, match=r"ray .* no attribute '_actor_id'; pip install 'ray>=2\.54"):
         actor_id(SimpleNamespace())
     monkeypatch.delattr("ray._private.state.available_resources_per_node")
     with pytest.raises(LibraryChangedError, match="available_resources_per_node"):
