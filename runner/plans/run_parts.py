@@ -30,7 +30,7 @@ class RunParts:
         env_runners: env runners that sample, or None if the plan needs none.
         recorded_data: recorded data to learn from, or None if the plan needs none.
         replay_buffers: replay buffers.
-        features: further parts, such as a league, a curriculum, and the evaluations.
+        features: further parts, such as a league and the evaluations.
     """
 
     learners: Learners
