@@ -1,4 +1,4 @@
-"""Errors that Ray actors raise in their constructors; Ray passes on only their text."""
+"""Errors that Ray actors raise in their constructors; Ray forwards only their text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def creation_failure(error: Any, what: str) -> RunnerError:
 
     Args:
         error: Ray's error, whose text contains the stack trace of the constructor.
-        what: the beginning of the message, such as "env runner 1 cannot be made".
+        what: the beginning of the message, such as "env runner 1 cannot be created".
     """
     raised = _raised_text(str(error))
     name, _, text = raised.partition(": ")

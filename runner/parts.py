@@ -66,7 +66,7 @@ class Part(DeclaredState):
         return {}
 
     def reset(self, old_state: Any) -> None:
-        """Start afresh after a checkpoint with other settings, or without a state of this part.
+        """Reset the part after a checkpoint with other settings, or without a state of this part.
 
         Args:
             old_state: state in the checkpoint, so that used seeds are not used again; empty if there is none.

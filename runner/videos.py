@@ -1,4 +1,5 @@
-"""Writes pictures of environments as videos: MP4 (H.264) with PyAV, GIF with Pillow; files are never incomplete."""
+"""Writes rendered frames of environments as videos: MP4 (H.264) with PyAV, GIF with Pillow; files are never
+incomplete."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ _MOST_GIF_FRAMES = 400
 
 class _Encoder(Protocol):
     def add(self, frame: Frame) -> None:
-        """Append a picture."""
+        """Append a frame."""
 
     def finish(self) -> None:
-        """Write the remaining pictures."""
+        """Write the remaining frames."""
 
 
 class VideoFile:
-    """A video, written picture by picture to a temporary file that is renamed at the end.
+    """A video, written frame by frame to a temporary file that is renamed at the end.
 
     Args:
         path: the suffix, .mp4 or .gif, selects the format. A GIF is a preview: at most 320 pixels wide, 32 seconds
-            long, and 12.5 pictures per second.
-        fps: pictures per second.
+            long, and 12.5 frames per second.
+        fps: frames per second.
 
     Raises:
         UserError: the suffix is not supported, a package is missing, or the file cannot be written.
@@ -58,7 +59,7 @@ class VideoFile:
         self._encoder = _made(_Mp4 if path.suffix == ".mp4" else _Gif, self._partial, fps)
 
     def add(self, frame: Frame) -> None:
-        """Append a picture (height, width, 3) uint8; all pictures must have the size of the first one."""
+        """Append a frame (height, width, 3) uint8; all frames must have the size of the first one."""
         self._encoder.add(frame)
 
     def __enter__(self) -> Self:
@@ -164,10 +165,10 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 class Camera(Callback):
-    """Takes a picture of one sub-environment after each reset and step, for each of its videos.
+    """Renders a frame of one sub-environment after each reset and step, for each of its videos.
 
     Attributes:
-        videos: videos that receive the pictures.
+        videos: videos that receive the frames.
     """
 
     def __init__(self) -> None:
@@ -189,11 +190,11 @@ class Camera(Callback):
         self._envs = env
 
     def on_episode_start(self, **kwargs: Any) -> None:
-        """Take the picture of a reset."""
+        """Render the frame of a reset."""
         self._take()
 
     def on_episode_step(self, **kwargs: Any) -> None:
-        """Take the picture of a step."""
+        """Render the frame of a step."""
         self._take()
 
     def _take(self) -> None:
@@ -203,7 +204,7 @@ class Camera(Callback):
 
 
 def render_mode(is_window: bool) -> str:
-    """Return gymnasium's render mode of a window, or of pictures as arrays."""
+    """Return gymnasium's render mode for a window, or for frames as arrays."""
     if is_window:
         return "human"
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without a display
@@ -213,15 +214,15 @@ def render_mode(is_window: bool) -> str:
 
 
 def fps_of(env: Any) -> float:
-    """Return the pictures per second that an environment requests, or 30."""
+    """Return the frames per second that an environment requests, or 30."""
     return float(getattr(env, "metadata", {}).get("render_fps") or _DEFAULT_FPS)
 
 
 def frame_of(env: Any) -> Frame:
-    """Return a picture of an environment; of the first sub-environment if several are stepped together.
+    """Return an image of an environment; of the first sub-environment if several are stepped together.
 
     Raises:
-        RunFailure: `render` fails or does not return a picture.
+        RunFailure: `render` fails or does not return an image.
     """
     name = type(getattr(env, "unwrapped", env)).__name__
     try:
@@ -233,5 +234,5 @@ def frame_of(env: Any) -> Frame:
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         expected = "an array (height, width, 3) of uint8 from render() with render_mode rgb_array"
-        raise RunFailure(Problem(f"{name} does not render a picture", "render", got, expected))
+        raise RunFailure(Problem(f"{name} does not render an image", "render", got, expected))
     return frame

@@ -30,8 +30,8 @@ Write the script of your shell to the folder from which it loads completions, an
 | zsh | `runner completion zsh > ~/.zfunc/_runner`, with `fpath+=~/.zfunc` before `compinit` in `.zshrc` |
 | fish | `runner completion fish > ~/.config/fish/completions/runner.fish` |
 
-Verbs, options, experiments, groups, keys of the configuration and their choices, run dirs and policies of the zoo are
-completed.
+Completion covers verbs, options, experiments, groups, keys of the configuration and their choices, run dirs, and
+policies of the zoo.
 """
 
 

@@ -129,7 +129,7 @@ def test_a_film_that_fails_is_told_and_the_run_goes_on(
         "hydra.run.dir=run", "stop.training_iteration=2",
     )  # fmt: skip
     assert outcome.code == 0
-    assert outcome.out.count("was not filmed") == 2
+    assert outcome.out.count("was not recorded as a video") == 2
     assert "no room for films" in outcome.out
     assert list((tmp_path / "run" / "videos").iterdir()) == []
     assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
@@ -172,7 +172,7 @@ def test_filming_changes_nothing_else() -> None:
         with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
             trainer.train()
             if trainer.config.evaluation.video:
-                trainer.evaluator.film(trainer.parts, [], 1)
+                trainer.evaluator.record_videos(trainer.parts, [], 1)
             trainer.train()
             results.append(trainer.learners.get_weights()["default_policy"])
     assert len(results[0]) > 100
@@ -198,7 +198,7 @@ def test_mistakes_are_told(overrides: list[str], message: str) -> None:
 def test_several_agents_are_filmed(tmp_path: Path) -> None:
     """Both poles, one above the other, a picture for each observation of the longer episode."""
     with Trainer.from_experiment("ppo_multi_agent_cartpole", ["tracking=none"]) as trainer:
-        episodes = trainer.evaluator.film(trainer.parts, [tmp_path / "episode.mp4"], 1)
+        episodes = trainer.evaluator.record_videos(trainer.parts, [tmp_path / "episode.mp4"], 1)
     shown = decoded(tmp_path / "episode.mp4")
     assert len(shown) == episodes.lengths[0] + 1
     assert shown[0].shape == (800, 600, 3)
@@ -217,7 +217,7 @@ def test_what_cannot_be_filmed_is_told_before_training() -> None:
 )
 def test_bundled_environments_are_filmed(experiment: str, tmp_path: Path) -> None:
     with Trainer.from_experiment(experiment, ["tracking=none"]) as trainer:
-        episodes = trainer.evaluator.film(trainer.parts, [tmp_path / "episode.mp4"], 1)
+        episodes = trainer.evaluator.record_videos(trainer.parts, [tmp_path / "episode.mp4"], 1)
     shown = decoded(tmp_path / "episode.mp4")
     assert len(shown) == episodes.lengths[0] + 1
     assert (shown[0] != shown[-1]).any()

@@ -19,7 +19,7 @@ class SineAndCosine(ObservationConnector):
     reports: ClassVar = {"tilt": ("max", "largest angle in radians")}
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Return the space of the result of `transform`, which the module is built for."""
+        """Return the space of the result of `transform`, for which the module is built."""
         low = _around_angle(input_observation_space.low[None], -1.0, -1.0)[0]
         high = _around_angle(input_observation_space.high[None], 1.0, 1.0)[0]
         return gym.spaces.Box(low, high, dtype=np.float32)

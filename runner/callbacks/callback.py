@@ -13,10 +13,11 @@ class Callback(DeclaredState):
     """Base class of callbacks: override the hooks you need.
 
     Every argument is passed by name, so that a hook names the arguments it reads and takes the others as `**kwargs`.
-    All hooks get `metrics`. Its `report(name, value, weight=1.0)` counts a value of a metric that `reports` declares;
+    All hooks receive `metrics`. Its `report(name, value, weight=1.0)` counts a value of a metric that `reports`
+    declares;
     the run reports the metric as `callbacks/<name>`.
 
-    The driver has an instance for the events of the run. Each env runner has another one for the events of its
+    The driver has an instance for the events of the run. Each env runner has its own instance for the events of its
     environments and episodes; hooks there also get `is_evaluation`. Name the attributes that later events depend on in
     `state`, or override `get_state` and `set_state`. With several agents an episode is a `MultiAgentEpisode` of views,
     and its return is the sum over all agents.
@@ -89,7 +90,7 @@ class Callback(DeclaredState):
         """Called after an episode was terminated or truncated.
 
         Args:
-            episode: as in `on_episode_step`; it has `t_started + len(episode)` env steps in all.
+            episode: as in `on_episode_step`; it has `t_started + len(episode)` env steps in total.
             episode_return: undiscounted return of the entire episode.
             env_index, custom_data, rl_module, metrics, kwargs: see `on_episode_created`.
         """

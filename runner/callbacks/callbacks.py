@@ -58,7 +58,7 @@ class Callbacks(Part):
             for hook in HOOKS
         }
 
-    def hears(self, *hooks: str) -> bool:
+    def overrides_any(self, *hooks: str) -> bool:
         """Return whether a callback overrides one of these hooks."""
         return any(self._overriding[hook] for hook in hooks)
 
@@ -107,7 +107,7 @@ class Callbacks(Part):
         return states
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore a state of `get_state`; callbacks missing from the state start afresh."""
+        """Restore a state of `get_state`; callbacks missing from the state are reset."""
         self.restore(state)
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:
@@ -141,7 +141,7 @@ def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
         try:
             made.append(target(*positional, **arguments))
         except Exception as error:  # the user's code may raise anything
-            raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
+            raise ConfigError([Problem(f"{path} cannot be created: {error}", key, repr(arguments))]) from error
     callbacks = Callbacks(made, **context)
     is_evaluated = config.evaluation.evaluation_interval is not None
     if ENV_RUNNERS not in needs_of(config) and not is_evaluated:
@@ -152,7 +152,7 @@ def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
 
 
 def _reject(callbacks: Callbacks, hooks: Collection[str], run: str) -> None:
-    heard = [hook for hook in HOOKS if hook in hooks and callbacks.hears(hook)]
+    heard = [hook for hook in HOOKS if hook in hooks and callbacks.overrides_any(hook)]
     if heard:
         what = "the callbacks override hooks that no env runner of this run calls"
         raise ConfigError([Problem(what, "callbacks", f"{', '.join(heard)}, with {run}")])
@@ -184,7 +184,7 @@ def _unbound(callback: Callback, hook: str, key: str) -> Iterator[Problem]:
 
 @contextmanager
 def _failures_reported(callback: Callback, method: str) -> Iterator[None]:
-    """Raise an error of the callback's method as a failure of the run that names the last line in its file."""
+    """Convert an error of the callback's method to a failure of the run that shows the last line in its file."""
     try:
         yield
     except RunnerError:

@@ -62,7 +62,7 @@ class SegmentWriter:
         self._placed: list[tuple[Segment, SegmentFile]] = []
 
     def put(self, part: str, segment: Segment) -> Reference:
-        """Link or write the file of a segment of a part of the state; return its name and its size in bytes."""
+        """Link or write a segment's file; return its name and its size in bytes."""
         name = f"{part}.{len(self._placed):06d}{SUFFIX}"
         file = segment.file
         if self._is_linked(file, name):
@@ -126,7 +126,7 @@ _MOST_LETTERS = 80
 # Key of a manifest -> its types, the types of its items, and a description.
 _SHAPE: Mapping[str, tuple[tuple[type, ...], tuple[type, ...], str]] = {
     "config": ((dict,), (object,), "a block of keys"),
-    "overrides": ((list,), (str,), "a list of texts"),
+    "overrides": ((list,), (str,), "a list of strings"),
     "experiment": ((str, NoneType), (object,), "a name"),
     "result": ((dict,), (int, float, NoneType), "metric: number"),
     "files": ((dict,), (str,), "file: digest"),
@@ -239,7 +239,7 @@ def config_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def origin_of(manifest: Mapping[str, Any]) -> str | None:
-    """Return why the checkpoint of a manifest is not trusted, or None if this installation signed it."""
+    """Return the reason why the checkpoint of a manifest is not trusted, or None if this installation signed it."""
     return foreign_reason({name: value for name, value in manifest.items() if name != "digest"}, KIND)
 
 
@@ -249,7 +249,7 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check the types of the keys that a manifest has; raises `OddCheckpointError`."""
+    """Check the types of a manifest's values; raises `OddCheckpointError`."""
     problem = next(_find_problems(path, manifest), None)
     if problem is not None:
         raise OddCheckpointError(problem)

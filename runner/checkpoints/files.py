@@ -43,7 +43,7 @@ class UnstorableError(RunFailure, TypeError):
     """
 
     def __init__(self, name: str, kind: str) -> None:
-        expected = "dicts, lists, tuples, numbers, texts, true and false, None, arrays and tensors of numbers"
+        expected = "dicts, lists, tuples, numbers, strings, true and false, None, arrays and tensors of numbers"
         super().__init__(Problem(f"{name}: {kind} cannot be part of a checkpoint", "checkpoint", expected=expected))
 
 
@@ -70,7 +70,7 @@ def write_file(path: Path, content: bytes) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
+    """Flush the entries of a folder to disk, so that they survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -228,7 +228,7 @@ def segment_from_bytes(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _reject_reference(reference: Reference) -> Segment:
-    raise ValueError("a segment in a segment")
+    raise ValueError("a segment cannot contain another segment")
 
 
 def arrays_from_bytes(content: bytes, path: Path) -> Arrays:

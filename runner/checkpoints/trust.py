@@ -1,4 +1,4 @@
-"""Trust in the configuration of a checkpoint: commands only compute with an untrusted one.
+"""Trust in the configuration of a checkpoint: commands use an untrusted configuration for computation only.
 
 See `docs/explanation/trust.md` for the rule. A configuration is trusted if this installation has signed it, or if the
 user passes `--trust` after reading its requirements.
@@ -37,7 +37,7 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", *
 
 
 class UntrustedError(UserError):
-    """An untrusted configuration needs permissions that only trusted ones get."""
+    """An untrusted configuration needs permissions that are granted only to trusted ones."""
 
     def __init__(self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement]) -> None:
         self.requirements = tuple(requirements)
@@ -91,12 +91,12 @@ class StoredValues:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
-        """Make it from the manifest of a checkpoint.
+        """Create the configuration from the manifest of a checkpoint.
 
         Args:
             checkpoint: folder of the checkpoint.
             manifest: its manifest.
-            is_trusted: whether the user trusts it, whatever its origin.
+            is_trusted: whether the user trusts it, regardless of its origin.
         """
         reason = None if is_trusted else origin_of(manifest)
         config = config_of(manifest)

@@ -270,7 +270,7 @@ def _check_words(verb: str, words: Sequence[str], overrides: Sequence[str]) -> N
         raise UsageError(Problem(f"{name} is missing", expected=WORDS[name], fix=_usage(verb)))
     if names[:1] != (_EXPERIMENT,) and len(words) > len(names):
         expected = _OVERRIDE if VERBS[verb].has_overrides else None
-        raise UsageError(Problem(f"{words[len(names)]} is one word too many", expected=expected, fix=_usage(verb)))
+        raise UsageError(Problem(f"{words[len(names)]} is an unexpected argument", expected=expected, fix=_usage(verb)))
 
 
 def _usage(verb: str) -> str:

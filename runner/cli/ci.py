@@ -26,7 +26,7 @@ _DURATION = re.compile(r"(?=\d)(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.
 
 
 def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
-    """Run a command that trains, judge its outcome, write the report, and return the exit code of the process.
+    """Run a command that trains, check its outcome, write the report, and return the exit code of the process.
 
     Args:
         arguments: of the command line.
@@ -62,7 +62,7 @@ def parse_budget(text: str) -> Budget:
 
 @dataclass(frozen=True)
 class Assertion:
-    """A condition, judged by a value."""
+    """A condition and the value that it was checked against."""
 
     condition: Condition
     judged: JudgedValue
@@ -87,7 +87,7 @@ class Assertion:
 
 
 class Verdict:
-    """The outcome of a command; `conclude` prints it, reports it and makes the exit code.
+    """The outcome of a command; `conclude` prints it, reports it and returns the exit code.
 
     Args:
         arguments: the command line. A report is written immediately, so that a killed command also leaves one.
@@ -125,7 +125,7 @@ class Verdict:
         self._trained = TrainedRun(experiment or self._trained.experiment, run_dir)
 
     def judge_sweep(self, folder: SweepFolder) -> None:
-        """Judge the sweep in this folder; its trials are up to date when it has ended."""
+        """Check the assertions on the sweep in this folder; its trials are up to date when it has ended."""
         self._trained = TrainedSweep(folder)
 
     def note_error(self, error: Exception) -> None:
@@ -135,7 +135,7 @@ class Verdict:
     # -- at its end ------------------------------------------------------------------------------------------------
 
     def conclude(self, code: int) -> int:
-        """Judge the assertions, print them, write the report.
+        """Check the assertions, print them, write the report.
 
         Args:
             code: of the command itself.
@@ -170,7 +170,7 @@ class Verdict:
 
     @property
     def _early(self) -> str:
-        """Why a command ended before its end."""
+        """Reason why a command ended early."""
         return self.budget.reason if self.budget is not None and self._ended_by_budget else "interrupted"
 
     # -- the report ------------------------------------------------------------------------------------------------

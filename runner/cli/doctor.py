@@ -204,7 +204,7 @@ def _cluster() -> Finding:
 
 
 def _shared_memory(folder: Path) -> Finding:
-    """Return how much Ray's objects can take without going to the disk."""
+    """Return the memory that Ray's objects can use before they are written to disk."""
     if not folder.is_dir():
         return Finding("ray", OK, "objects are kept in files: this system does not have /dev/shm")
     free = shutil.disk_usage(folder).free

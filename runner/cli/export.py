@@ -45,7 +45,7 @@ def _file(arguments: Arguments) -> Path:
     path = arguments.path("--output")
     if len(arguments.words) > 1:
         if path is not None:
-            raise UsageError(Problem(f"{arguments.words[1]} is one word too many", fix=usage_of("export")))
+            raise UsageError(Problem(f"{arguments.words[1]} is an unexpected argument", fix=usage_of("export")))
         print_note("export RUN FILE is now export RUN -o FILE")
         return Path(arguments.words[1])
     if path is None:
@@ -59,13 +59,17 @@ def _format(name: str | None, path: Path) -> str:
     if chosen in _FORMATS:
         return chosen
     expected = f".{' or .'.join(_FORMATS)}"
-    raise UsageError(Problem("the suffix of the file names no format", str(path), None, expected, fix="--format onnx"))
+    raise UsageError(
+        Problem(
+            "the suffix of the file does not belong to a known format", str(path), None, expected, fix="--format onnx"
+        )
+    )
 
 
 def check_new_file(path: Path, may_overwrite: bool) -> None:
     """Raise `UserError` if the path is a folder, or an existing file that may not be overwritten."""
     if path.is_dir():
-        raise UserError(Problem("the file cannot be written: this is a folder", str(path)))
+        raise UserError(Problem("the file cannot be written: the path is a folder", str(path)))
     if path.exists() and not may_overwrite:
         raise UserError(
             Problem("the file already exists", str(path), fix="choose another file, or add --force to overwrite it")

@@ -14,9 +14,9 @@ _WIDEST_NAME = 30
 EXIT_CODES = {
     0: "finished",
     1: "failed",
-    2: "the command line, the configuration or a file is wrong; nothing was run",
-    3: "finished, but an --assert does not hold",
-    4: "the --budget was used up before the end",
+    2: "the command line, the configuration or a file is wrong; no run was started",
+    3: "finished, but an --assert condition is not met",
+    4: "the --budget ran out before the end",
     130: "interrupted (Ctrl-C, SIGTERM, or a closed pipe), after a checkpoint",
     141: "the reader of the output closed the pipe, as in `runner list | head`",
 }
@@ -28,7 +28,7 @@ def general_help() -> str:
     lines = [
         "usage: runner VERB [OPTIONS] [KEY=VALUE ...]",
         "",
-        "Train reinforcement-learning experiments that YAML files declare.",
+        "Train reinforcement learning experiments that are defined in YAML files.",
     ]
     for group in GROUPS:
         lines += ["", group]

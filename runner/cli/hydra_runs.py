@@ -29,7 +29,7 @@ from runner.experiment.run_folder import claim_run_dir, opened_run_folder
 
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
-    """Run Hydra on a good command line. `checked` spares a single run its second composition."""
+    """Run Hydra with a valid command line. `checked` avoids composing a single run twice."""
     codes: list[int] = []
 
     def job(_: object) -> None:
@@ -52,7 +52,7 @@ def sweep_with_hydra(arguments: Arguments) -> int:
 
 
 class _RunFailedError(Exception):
-    """A run of a sweep did not finish; it has printed why."""
+    """A run of a sweep did not finish; the reason has been printed."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)

@@ -1,4 +1,4 @@
-"""`runner`: finds the verb and runs it; mistakes of the user end here, as messages."""
+"""The entry point `runner`: find the verb, run it, and print mistakes of the user as messages."""
 
 from __future__ import annotations
 

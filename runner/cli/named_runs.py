@@ -31,10 +31,10 @@ def with_local_runs(arguments: Arguments) -> Arguments:
         what, store = "the run dir of a stored run must be a local folder", named[-1].rstrip("/").rpartition("/")[0]
         fix = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
         raise UserError(Problem(what, "override hydra.run.dir", named[-1], fix=fix))
-    target, is_whole = Path(named[-1]).absolute() if named else None, arguments.verb == "resume"
+    target, is_complete = Path(named[-1]).absolute() if named else None, arguments.verb == "resume"
     names = VERBS[arguments.verb].word_names
     words = tuple(
-        _local(word, target, is_whole) if name in _RUN_WORDS else word
+        _local(word, target, is_complete) if name in _RUN_WORDS else word
         for name, word in zip(names, arguments.words, strict=False)
     )
     opponents = tuple(_local(text, None, False) for text in arguments.values("--against"))
@@ -42,11 +42,11 @@ def with_local_runs(arguments: Arguments) -> Arguments:
     return replace(arguments, words=words, options=options)
 
 
-def _local(word: str, target: Path | None, is_whole: bool) -> str:
+def _local(word: str, target: Path | None, is_complete: bool) -> str:
     if _is_run_url(word):
         from runner.storage.fetched_run import fetch_run  # imports fsspec
 
-        return str(fetch_run(word, target, is_whole, lambda line: print(line, file=sys.stderr, flush=True)))
+        return str(fetch_run(word, target, is_complete, lambda line: print(line, file=sys.stderr, flush=True)))
     _check_link(Path(word))
     found = None if Path(word).exists() else find_newest_run(word)
     if found is not None:

@@ -95,7 +95,7 @@ def _play_run(arguments: Arguments, output: Path | None, num_episodes: int) -> l
     stored = open_run(arguments, _FIXED, ACTING)
     with policy_of(stored) as trainer:
         paths = [] if output is None else [output]
-        returns: list[float] = trainer.evaluator.film(trainer.parts, paths, num_episodes).returns.tolist()
+        returns: list[float] = trainer.evaluator.record_videos(trainer.parts, paths, num_episodes).returns.tolist()
     return returns
 
 

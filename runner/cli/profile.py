@@ -31,7 +31,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Path | None) -> int:
-    from runner.experiment.run import own_errors_told
+    from runner.experiment.run import internal_errors_reported
     from runner.experiment.run_folder import claim_run_dir, opened_run_folder
     from runner.experiment.run_records import check_unused
     from runner.experiment.trainer import Trainer
@@ -42,7 +42,7 @@ def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Pat
     run_dir = claim_run_dir(composed)
     if run_dir is None:
         raise UserError(Problem("profile needs a folder to write to", "hydra.run.dir", fix="hydra.run.dir=DIR"))
-    with opened_run_folder(run_dir) as folder, own_errors_told(folder.path):
+    with opened_run_folder(run_dir) as folder, internal_errors_reported(folder.path):
         check_unused(folder.path)
         folder.write_configuration(composed)
         with Trainer(config, note=_note, run_dir=folder.path) as trainer:

@@ -1,4 +1,4 @@
-"""`record RUN -o DIR`: complete episodes of a trained policy on disk."""
+"""`record RUN -o DIR`: record complete episodes of a trained policy."""
 
 from __future__ import annotations
 

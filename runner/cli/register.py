@@ -88,7 +88,7 @@ def _mlflow_run(stored: StoredRun) -> dict[str, str]:
     run_dir = stored.checkpoint.parent.parent
     known = read_known_run(run_dir, stored.is_trusted)
     if not known:
-        what = "the run was not tracked by MLflow, whose registry takes the policy"
+        what = "the run was not tracked by MLflow, so its policy cannot be registered there"
         fix = "train with tracking=mlflow, or write a file with `runner export`"
         raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", fix=fix))
     return known

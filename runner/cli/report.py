@@ -43,7 +43,7 @@ def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False
 
 
 def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
-    """Yield the page, then the pictures as they are drawn into `scratch`."""
+    """Yield the page, then the images as they are drawn into `scratch`."""
     yield file
     for figure in page.figures:
         if not figure.is_small:
@@ -122,7 +122,7 @@ def _watch(folder: Path, arguments: Arguments) -> int:
 def _port(arguments: Arguments) -> int:
     port = arguments.integer("--port", 0, least=0)
     if port >= 2**16:
-        raise UsageError(Problem("--port is not valid", got=str(port), expected="0 to 65535; 0 is a free one"))
+        raise UsageError(Problem("--port is not valid", got=str(port), expected="0 to 65535; 0 selects a free port"))
     return port
 
 

@@ -43,7 +43,7 @@ def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
     if arguments.is_multirun:
         fix = "runner sweep EXPERIMENT module.load_state_path=RUN"
-        raise UsageError(Problem("--module-only makes one run", fix=fix))
+        raise UsageError(Problem("--module-only starts a single run", fix=fix))
     start_time_s = time.time()
     checkpoint = named_checkpoint(arguments)
     run_dir, overrides = split_run_dir(arguments)
@@ -93,7 +93,9 @@ def main(arguments: Arguments) -> int:
 
 def _resume(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.config_dir is not None and not arguments.has("--module-only"):
-        raise UsageError(Problem("--config-dir needs --module-only: the checkpoint has the configuration of the run"))
+        raise UsageError(
+            Problem("--config-dir needs --module-only: the checkpoint contains the configuration of the run")
+        )
     if arguments.has("--module-only"):
         return resume_module_only(arguments, verdict)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The pipelines of an experiment as text: each connector in its place, with its columns, its spaces and its cost."""
+"""The pipelines of an experiment as text: each connector in order, with its columns, its spaces and its cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 
     Args:
         config: the experiment.
-        has_profile: also sample, and say how long a call of each connector takes.
+        has_profile: also sample, and report how long a call of each connector takes.
     """
     parts = build_parts(config)
     costs = measure_costs(config, parts) if has_profile else {}

@@ -1,4 +1,4 @@
-"""stdin, stdout and stderr as every verb can use them: open, able to print any text, and safe on a full disk."""
+"""Standard streams in a state that every verb can use: open, able to print any text, and safe on a full disk."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _StandardOutput(io.TextIOWrapper):
 
 
 def prepare_standard_streams() -> None:
-    """Open streams that the shell has closed (`>&-`), and print characters that the encoding lacks as others."""
+    """Open streams that the shell has closed (`>&-`), and replace characters that the encoding lacks."""
     codecs.register_error(_PRINTABLE, _replaced)
     _open_descriptors()
     for name in ("stdout", "stderr"):
@@ -81,7 +81,7 @@ def prepare_standard_streams() -> None:
 
 
 def is_output_lost() -> bool:
-    """Return whether stdout could not be written; if so, later text and Python's last flush go nowhere."""
+    """Return whether stdout could not be written; if so, later text and Python's last flush are discarded."""
     is_lost = False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, _StandardOutput):

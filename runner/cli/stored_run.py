@@ -104,7 +104,7 @@ def _shown(composed: Composed) -> dict[str, Any]:
 
 
 def named_checkpoint(arguments: Arguments) -> Path:
-    """Find the checkpoint that RUN_DIR means, and check it.
+    """Find the checkpoint that RUN_DIR refers to, and check it.
 
     Raises:
         UserError: there is no checkpoint.
@@ -161,10 +161,11 @@ def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[st
     adapted = {name for algorithm in algorithms for name in adapted_names(type(algorithm))}
     return [
         Problem(
-            f"{name} is an initial value: the checkpoint holds what training has made of it",
+            f"{name} is an initial value that training adapts; the checkpoint contains the adapted value",
             where=composed.where(name),
             got=new,
-            expected=f"{old}; or `resume --module-only`, which begins a new run with its module",
+            expected=old,
+            fix="to start a new run with this module, use `runner resume RUN --module-only`",
         )
         for name, (old, new) in changes.items()
         if name.startswith(_OF_ALGORITHMS) and name.rpartition(".")[2] in adapted
@@ -203,7 +204,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:
-    """Return the environment that stands for simulators.
+    """Return the environment that is used instead of simulators.
 
     Raises:
         ConfigError: the configuration has only the spaces of the simulators.
@@ -211,8 +212,8 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
     if not env.is_external:
         return env
     if env.env is None and env._target_ is None:
-        what = "simulators that step themselves cannot be asked to evaluate"
-        expected = "env.env or env._target_: an environment like them"
+        what = "external simulators cannot be started for an evaluation"
+        expected = "env.env or env._target_: an environment with the same spaces"
         raise ConfigError([Problem(what, "env", expected=expected)])
     return replace(env, port=None, observation_space=None, action_space=None, agents=None)
 

@@ -162,7 +162,7 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
 
 
 def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
-    """Find settings that trials are judged by and that differ between trials."""
+    """Find settings that rank trials but differ between them."""
     sweep = configs[0].sweep
     bases: dict[str, list[object]] = {
         "sweep.metric and sweep.mode": [config.objectives for config in configs],
@@ -218,7 +218,8 @@ def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: Sweep
 
 
 def _arguments_of_a_run(space: SearchSpace, arguments: Arguments) -> list[str]:
-    """Return what all trials share, for a run outside of the sweep: no overrides of the sweep itself."""
+    """Return the configuration that all trials share, for a run outside of the sweep: no overrides of the sweep
+    itself."""
     overrides = [text for text in space.fixed if not text.lstrip("+").startswith(("sweep=", "sweep."))]
     folder = arguments.config_dir
     return overrides if folder is None else [*overrides, f"--config-dir={folder.resolve()}"]

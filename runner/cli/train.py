@@ -15,7 +15,7 @@ from runner.config.errors import Problem
 
 
 def main(arguments: Arguments) -> int:
-    """Train; return the exit code of `run_experiment`, in a sweep the highest one, as `judged` changes it."""
+    """Train; return the exit code of `run_experiment` (in a sweep, the highest), adjusted by `judged`."""
     return judged(arguments, lambda verdict: _train(arguments, verdict))
 
 

@@ -55,7 +55,7 @@ def write_report(
     """Write one suite.
 
     Args:
-        path: of the file; its folder is made.
+        path: path of the file; its folder is created.
         suite: name of the suite, the class name of its cases too.
         cases: in this order.
         properties: of the suite; None leaves one out.
@@ -102,12 +102,12 @@ def _clean(text: str) -> str:
 
 @dataclass(frozen=True)
 class JudgedValue:
-    """The value that a condition is judged by.
+    """The value that a condition is checked against.
 
     Attributes:
         value: None if the metric is not a number.
         is_reported: whether the metric was reported at all.
-        of: the trial or the combination that was judged; empty for a single run.
+        of: the trial or the combination that was checked; empty for a single run.
     """
 
     value: float | None
@@ -129,13 +129,13 @@ class Trained(Protocol):
         """The name of the experiment."""
 
     def value_of(self, condition: Condition) -> JudgedValue:
-        """Return the value that this condition is judged by."""
+        """Return the value that this condition is checked against."""
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         """Yield the test for the entire run or sweep; nothing if the tests of the trials suffice.
 
         Args:
-            early: why it ended early; None: it did not.
+            early: reason for an early end, or None.
             time_s: seconds that the command took.
         """
 

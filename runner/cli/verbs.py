@@ -1,4 +1,4 @@
-"""The verbs of the command line: one table, from which the parser, the help, the completion and the docs follow."""
+"""The verbs of the command line: one table, which defines the parser, the help, the completion and the docs."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ WORDS: Mapping[str, str] = {
     "IN": "folder or file of recorded data to read",
     "OUT": "folder to write",
     "FILE": "the file to read",
+    "OUTPUT": "file to write; the same as --output",
     "ENV": "an option of env (cartpole), a dotted path (my_package.Maze) or a Gymnasium id (CartPole-v1)",
     "HOST:PORT": "address of the server, such as 127.0.0.1:5556",
     "GROUP": "experiments, or a config group such as env or algorithm",
@@ -104,9 +105,7 @@ COMMON = (
     CommandOption(("--debug",), "print stack traces with error messages; the same as debug=true"),
 )
 _CONFIG_DIR = CommandOption(("-cd", "--config-dir"), "folder with your own experiments and group options", "DIR")
-_TRUST = CommandOption(
-    ("--trust",), "use files from another source without restrictions; see docs/explanation/trust.md"
-)
+_TRUST = CommandOption(("--trust",), "load untrusted files without restrictions; see docs/explanation/trust.md")
 _MULTIRUN = CommandOption(("-m", "--multirun"), "treat comma-separated values as a sweep; the same as `runner sweep`")
 _FORCE = CommandOption(("--force",), "overwrite an existing file")
 _JSON = CommandOption(("--json",), "print JSON")
@@ -143,9 +142,9 @@ VERBS: Mapping[str, Verb] = {
             "train ppo_cartpole algorithm.lr=1e-3 seed=7",
             "train ppo_cartpole --assert 'env_runners.episode_return_mean >= 450' --budget 10m",
         ),
-        "Check the configuration, then train until a stop criterion is met. The verb may be left out: "
+        "Check the configuration, then train until a stop criterion is met. The verb is optional: "
         "`runner experiment=ppo_cartpole` does the same. The run writes to outputs/EXPERIMENT/DATE/TIME, or to "
-        "hydra.run.dir=DIR. With --trust, a sweep (-m) continues from the files of another source.",
+        "hydra.run.dir=DIR. With --trust, a sweep (-m) can continue from files that are not signed with your key.",
         is_training=True,
     ),
     "sweep": Verb(
@@ -158,10 +157,10 @@ VERBS: Mapping[str, Verb] = {
             "sweep ppo_cartpole seed=1,2,3",
             "sweep ppo_cartpole 'algorithm.lr=tag(log,interval(1e-5,1e-2))' sweep=tpe",
         ),
-        "Values with commas, range(...) and interval(...) are searched. sweep=random, asha, pbt, pb2 or tpe chooses "
-        "among the combinations; the default is all of them. The same command continues an interrupted sweep. "
-        "--assert judges the best trial; iqm(METRIC) is the inter-quartile mean over the seeds of the best "
-        "combination.",
+        "The search space consists of the keys with several values: a,b,c, range(...) or interval(...). By default, "
+        "all combinations are trained; sweep=random, asha, pbt, pb2 or tpe selects some of them. The same command "
+        "continues an interrupted sweep. --assert checks the best trial; iqm(METRIC) is the inter-quartile mean over "
+        "the seeds of the best combination.",
         is_training=True,
     ),
     "sweep best": Verb(
@@ -190,8 +189,8 @@ VERBS: Mapping[str, Verb] = {
         (
             _output("file to write; default: report.html in the folder"),
             _FORCE,
-            CommandOption(("--watch",), "serve a page on 127.0.0.1 that follows the sweep until Ctrl-C"),
-            CommandOption(("--port",), "port of --watch; default: a free one", "N"),
+            CommandOption(("--watch",), "serve a page on 127.0.0.1 that is updated until Ctrl-C"),
+            CommandOption(("--port",), "port for --watch; default: any free port", "N"),
             _TRUST,
         ),
         ("sweep report outputs/ppo_cartpole/sweeps/NAME",),
@@ -204,7 +203,7 @@ VERBS: Mapping[str, Verb] = {
         "continue a run from its last checkpoint",
         ("RUN",),
         (
-            CommandOption(("--module-only",), "start a new run that only takes the networks from the checkpoint"),
+            CommandOption(("--module-only",), "start a new run with the networks of the checkpoint"),
             _CONFIG_DIR,
             *_CI,
             _TRUST,
@@ -236,7 +235,7 @@ VERBS: Mapping[str, Verb] = {
     "profile": Verb(
         "runner.cli.profile",
         "Train",
-        "train a few iterations and show where the time goes, in every process",
+        "train a few iterations and show where each process spends its time",
         ("[EXPERIMENT]",),
         (
             CommandOption(("--iterations",), "iterations to measure; default 5", "N"),
@@ -276,7 +275,7 @@ VERBS: Mapping[str, Verb] = {
         "check the configuration and report all mistakes together",
         ("[EXPERIMENT]",),
         (
-            CommandOption(("--build",), "also make environments, pipelines and modules, and take one step"),
+            CommandOption(("--build",), "also build environments, pipelines and modules, and take one step"),
             CommandOption(("--format",), "format of the problems", "text|github", ("text", "github")),
             _JSON,
             _MULTIRUN,
@@ -306,8 +305,8 @@ VERBS: Mapping[str, Verb] = {
             _TRUST,
         ),
         ("evaluate latest --episodes 50", "evaluate RUN --against OTHER_RUN"),
-        "Print the metrics and append them to evaluations.jsonl in the run dir. --against is for games of several "
-        "agents.",
+        "Print the metrics and append them to evaluations.jsonl in the run dir. --against needs an "
+        "environment with several agents.",
     ),
     "play": Verb(
         "runner.cli.play",
@@ -322,7 +321,7 @@ VERBS: Mapping[str, Verb] = {
             _TRUST,
         ),
         ("play latest -o video.mp4", "play zoo:ppo_lunarlander", "play policy.onnx env=cartpole -o video.gif"),
-        "A policy file does not know its environment: name it with env=NAME.",
+        "A policy file does not contain its environment: choose one with env=NAME.",
     ),
     "report": Verb(
         "runner.cli.report",
@@ -332,8 +331,8 @@ VERBS: Mapping[str, Verb] = {
         (
             _output("file to write; default: report.html in the folder"),
             _FORCE,
-            CommandOption(("--watch",), "serve a page on 127.0.0.1 that follows the run until Ctrl-C"),
-            CommandOption(("--port",), "port of --watch; default: a free one", "N"),
+            CommandOption(("--watch",), "serve a page on 127.0.0.1 that is updated until Ctrl-C"),
+            CommandOption(("--port",), "port for --watch; default: any free port", "N"),
             _TRUST,
         ),
         ("report latest", "report ppo_cartpole -o ppo.html", "report latest --watch"),
@@ -343,11 +342,11 @@ VERBS: Mapping[str, Verb] = {
         "runner.cli.export",
         "Use",
         "write the policy of the last checkpoint to one file",
-        ("RUN", "[FILE]"),
+        ("RUN", "[OUTPUT]"),
         (
             _output("file to write"),
             _FORCE,
-            CommandOption(("--format",), "default: the suffix of the file", "onnx|pt2", ("onnx", "pt2")),
+            CommandOption(("--format",), "default: derived from the suffix of the file", "onnx|pt2", ("onnx", "pt2")),
             _MODULE,
             _TRUST,
         ),
@@ -369,7 +368,7 @@ VERBS: Mapping[str, Verb] = {
             "register latest --name cartpole",
             "register RUN --name cartpole --assert 'env_runners.episode_return_mean >= 450'",
         ),
-        "If an --assert does not hold, nothing is registered.",
+        "If an --assert condition is not met, nothing is registered.",
     ),
     "record": Verb(
         "runner.cli.record",
@@ -382,7 +381,7 @@ VERBS: Mapping[str, Verb] = {
             _TRUST,
         ),
         ("record latest -o data/expert --episodes 500",),
-        "Only complete episodes are recorded. offline.output_append=true adds to a folder that already has data.",
+        "Only complete episodes are recorded. offline.output_append=true adds to a folder that already contains data.",
     ),
     "inspect": Verb(
         "runner.cli.inspect",
@@ -399,7 +398,8 @@ VERBS: Mapping[str, Verb] = {
         ("[IN]", "[OUT]"),
         (_CONFIG_DIR,),
         ("convert steps.parquet data/episodes", "convert data/episodes table offline.output_write_episodes=false"),
-        "Keys of `offline` describe the formats. offline.output_append=true adds to a folder that already has data.",
+        "Keys of `offline` describe the formats. offline.output_append=true adds to a folder that already contains "
+        "data.",
     ),
     "import sb3-zoo": Verb(
         "runner.cli.import_experiment",
@@ -407,7 +407,7 @@ VERBS: Mapping[str, Verb] = {
         "make an experiment from hyperparameters of RL Baselines3 Zoo",
         ("FILE",),
         (
-            CommandOption(("--env",), "environment, a key of the file", "ENV"),
+            CommandOption(("--env",), "environment to import: a top-level key of the file", "ENV"),
             _output("experiment file to write; default: stdout"),
             _FORCE,
         ),
@@ -442,7 +442,7 @@ VERBS: Mapping[str, Verb] = {
         "check an RLlink server against the specification",
         ("HOST:PORT",),
         (
-            CommandOption(("--read-only",), "leave out the rules that send episodes to a training run"),
+            CommandOption(("--read-only",), "skip the rules that send episodes to a training run"),
             CommandOption(("--token",), "token of the server", "TOKEN"),
             CommandOption(("--tls-ca",), "PEM file with the certificates of the server", "FILE"),
             CommandOption(("--timeout",), "seconds to wait for an answer; default 10", "SECONDS"),

@@ -1,4 +1,4 @@
-"""Ray actors that live and end together: after the death of one, all of them start again."""
+"""Ray actors that are restarted together: if one dies, all of them are restarted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ActorGang:
                 deaths_in_a_row += 1
                 self.close()
                 self.restarts.add(str(died), deaths_in_a_row)
-                _log.warning("all %ss start again in the state after the last update", self._role.name)
+                _log.warning("restarting all %ss in the state after the last update", self._role.name)
             except BaseException:
                 self.close()  # the other actors may wait for the failed one
                 raise

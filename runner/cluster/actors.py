@@ -211,7 +211,7 @@ class RemoteActor(Caller):
         except ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 _log.error("%s: %s", self.name, error)
-                raise creation_failure(error, f"{self._role.name} {self._index} cannot be made") from error
+                raise creation_failure(error, f"{self._role.name} {self._index} cannot be created") from error
             raise ActorDied(f"{self.name} died ({type(error).__name__} in {method})") from error
 
     def _get(self, reference: Any) -> Any:

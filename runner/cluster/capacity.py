@@ -11,7 +11,8 @@ _LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 
 
 def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[str, float]] = ()) -> int:
-    """Return for how many actors the nodes have resources now; takes two requests to Ray's head node, a few ms.
+    """Return the number of actors for which the nodes have resources now; takes two requests to Ray's head node, a few
+    ms.
 
     Pending actors of this process are counted first.
 

@@ -1,4 +1,5 @@
-"""Folder of the files of a Ray that is started on this machine: a short path for sockets, also without a home."""
+"""Folder for the files of a Ray cluster that is started on this machine: a short path for sockets, also without a
+home."""
 
 from __future__ import annotations
 

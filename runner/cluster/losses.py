@@ -1,4 +1,4 @@
-"""Reports the end of a process that Ray cannot run without."""
+"""Reports when a process that Ray needs has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERVAL_S = 1.0
 
 
 def losses_reported(note: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Within the block, call `note` once if a vital process of a Ray started by this process has ended.
+    """Within the block, call `note` once if an essential process of a Ray cluster started by this process has ended.
 
     A thread polls: after such an end, calls of Ray block until Ray ends this process from inside.
     """

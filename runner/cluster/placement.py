@@ -9,7 +9,7 @@ from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 
 
 class Placement:
-    """Requests places for the actors of a role from Ray.
+    """Requests resources for the actors of a role from Ray.
 
     In a process with a placement group, such as a trial of a sweep, actors use its bundles with any strategy, because
     the strategy already determined the group.
@@ -32,7 +32,7 @@ class Placement:
         self._num_placed = 0
 
     def place(self) -> dict[str, Any]:
-        """Return the options of one more actor; the first one of PACK reserves places for all of them."""
+        """Return the options of one more actor; the first one of PACK reserves resources for all of them."""
         self._num_placed += 1
         if self._strategy == DEFAULT_STRATEGY:  # Ray's option of this name would leave the group of a trial
             return self._options

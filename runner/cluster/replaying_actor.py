@@ -48,7 +48,7 @@ class ReplayRules:
 class ReplayingActor(RemoteActor):
     """A Ray actor that is restored after it dies: a new one receives a snapshot of its state, and all later calls.
 
-    Answers depend only on the state and the calls, so a run in which an actor dies has the same numbers as an
+    Answers depend only on the state and the calls, so a run in which an actor dies gives the same results as an
     undisturbed run. Snapshots are in Ray's object store: if a node dies, its large ones are lost. An actor does nothing
     else while it makes a snapshot.
 
@@ -96,7 +96,7 @@ class ReplayingActor(RemoteActor):
         may_be_restored = self._has_answered or self._replay.restores_unanswered
         period = self._newest_snapshot() if may_be_restored else None
         if period is None:
-            what = "%s %d cannot be restored: a new one replaces it, which changes the numbers of the run"
+            what = "%s %d cannot be restored: a new one replaces it, which changes the results of the run"
             _log.warning(what, self._role.name, self._index)
             return False
         self._role.placement.leave()

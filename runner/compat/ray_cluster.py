@@ -93,7 +93,7 @@ def actor_id(handle: Any) -> bytes:
 
 
 def lost_process() -> str | None:
-    """Return the ended process of a Ray that this process started, with its exit code, or None.
+    """Return the ended process of a Ray cluster that this process started, with its exit code, or None.
 
     Only processes that Ray needs are considered. Ray itself ends this process with exit code 1 afterwards, immediately
     or up to a minute later. A public callback for the end of Ray would replace this function. For versions of Ray with

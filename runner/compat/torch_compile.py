@@ -71,7 +71,8 @@ def cpp_compiler() -> str | None:
 
 
 def reason_of(error: Exception) -> tuple[str, Any | None]:
-    """Return why a function cannot be compiled, and the innermost frame of the user's code if torch names one."""
+    """Return the reason why a function cannot be compiled, and the innermost frame of the user's code if torch names
+    one."""
     frames = list(getattr(error, "real_stack", None) or ())
     error = getattr(error, "inner_exception", error)
     text = str(error) or type(error).__name__

@@ -84,7 +84,8 @@ class AlgorithmConfig:
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     plan: list[Any] = option(
         ["ParallelRollouts", "ConcatBatches", "TrainOneStep"],
-        "training loop: operators in the order of their items (docs/guides/training_loop.md), or {_target_: function}",
+        "training loop: operators in the order in which items pass through them (docs/guides/training_loop.md), or "
+        "{_target_: function}",
     )
     replay_buffers: dict[str, Any] = option(
         {}, "name -> {_target_: class of a replay buffer, its arguments}; the plan stores to them and replays them"
@@ -97,21 +98,21 @@ class AlgorithmConfig:
     )
     min_sample_timesteps_per_iteration: int = option(0, _MIN_SAMPLE_TIMESTEPS)
     module_to_env_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default module-to-env pipeline; lists are concatenated as in connectors"
+        [], "edits to the default module-to-env pipeline; lists are concatenated as in connectors"
     )
     learner_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default learner pipeline; lists are concatenated as in connectors"
+        [], "edits to the default learner pipeline; lists are concatenated as in connectors"
     )
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
     grad_clip: float | None = option(None, _GRAD_CLIP)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(4000, "rows per update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
     minibatching: str = option(
         "shuffled",
-        "rows of minibatches: shuffled, or time_ordered: in the order of the batch, chunk by chunk; modules with "
-        "memory always learn from complete sequences",
+        "order of rows in minibatches: shuffled; time_ordered: as in the batch, chunk by chunk; recurrent modules "
+        "always learn from complete sequences",
         choices=("shuffled", "time_ordered"),
     )
     microbatch_size: int | None = option(
@@ -208,7 +209,7 @@ class A2CConfig(AlgorithmConfig):
 
     lr: Schedule = option(1e-4, "learning rate", minimum=0, is_schedule=True)
     grad_clip: float | None = option(40.0, _GRAD_CLIP)
-    train_batch_size_per_learner: int = option(200, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(200, "rows per update", unit="env steps", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     standardize_advantages: bool = option(False, "scale the advantages of a batch to mean 0 and standard deviation 1")
     vf_loss_coeff: float = option(0.5, "weight of the value loss", minimum=0)
@@ -226,7 +227,7 @@ class IMPALAConfig(A2CConfig):
     """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(500, "rows per update", unit="env steps", minimum=1)
     vtrace_clip_rho_threshold: float = option(1.0, "largest importance ratio of a temporal difference (rho)", above=0)
     vtrace_clip_c_threshold: float = option(1.0, "largest importance ratio of a trace (c)", above=0)
     vtrace_clip_pg_rho_threshold: float = option(1.0, "largest importance ratio of an advantage", above=0)
@@ -241,20 +242,20 @@ class APPOConfig(PPOConfig):
 
     lr: Schedule = option(5e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
     grad_clip: float | None = option(40.0, _GRAD_CLIP)
-    train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(500, "rows per update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
-    replay_capacity: int = option(4000, "newest env steps that are replayed", unit="env steps", minimum=2)
+    replay_capacity: int = option(4000, "number of newest env steps to replay from", unit="env steps", minimum=2)
     replay_proportion: float = option(1.0, "updates on replayed batches per update on a sampled batch", minimum=0)
-    replay_fragment_length: int = option(50, "maximum consecutive env steps of a replayed batch", minimum=1)
+    replay_fragment_length: int = option(50, "maximum number of consecutive env steps in a replayed batch", minimum=1)
     target_network_update_freq: int = option(
         2, "updates between two updates of the target policy", unit="updates", minimum=1
     )
     tau: float = option(1.0, "Polyak factor of target updates; 1 copies the policy", above=0, maximum=1)
     target_worker_clipping: float = option(
-        2.0, "largest ratio of the acting policy to the target policy (rho)", above=0
+        2.0, "largest ratio of the sampling policy to the target policy (rho)", above=0
     )
-    lambda_: float = option(1.0, "factor of each trace", minimum=0, maximum=1)
+    lambda_: float = option(1.0, "decay factor of the traces (lambda)", minimum=0, maximum=1)
     vtrace_clip_rho_threshold: float = option(1.0, "largest importance ratio of a temporal difference (rho)", above=0)
     vtrace_clip_c_threshold: float = option(1.0, "largest importance ratio of a trace (c)", above=0)
     vtrace_clip_pg_rho_threshold: float = option(1.0, "largest importance ratio of an advantage", above=0)
@@ -321,7 +322,7 @@ class DQNConfig(AlgorithmConfig):
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
     grad_clip: float | None = option(40.0, _GRAD_CLIP)
-    train_batch_size_per_learner: int = option(32, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(32, "rows per update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(50_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(1000, _LEARNING_STARTS)
@@ -335,7 +336,8 @@ class DQNConfig(AlgorithmConfig):
     )
     double_q: bool = option(
         True,
-        "double Q-learning: the network chooses the next action, the target evaluates it; false: the target does both",
+        "double Q-learning: the network chooses the next action and the target network evaluates it; false: the target "
+        "network does both",
     )
     td_error_loss_fn: str = option("huber", "loss of TD errors", choices=("huber", "mse"))
     tau: float = option(1.0, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
@@ -355,7 +357,7 @@ class ApexDQNConfig(DQNConfig):
     """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(512, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(512, "rows per update", unit="env steps", minimum=1)
     replay_capacity: int = option(2_000_000, "total capacity of all shards", unit="env steps", minimum=2)
     num_replay_shards: int = option(4, "number of replay shards, one process each", minimum=1)
     num_steps_sampled_before_learning_starts: int = option(50_000, _LEARNING_STARTS)
@@ -380,7 +382,7 @@ class ApexDQNConfig(DQNConfig):
 class QMIXConfig(DQNConfig):
     """QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485), and VDN: DQN on a joint Q of several agents.
 
-    Agents with memory learn from chunks of `batch_length_T` steps; the paper replays complete episodes.
+    Recurrent agents learn from chunks of `batch_length_T` steps; the paper replays complete episodes.
     """
 
     grad_clip: float | None = option(10.0, _GRAD_CLIP)
@@ -402,7 +404,7 @@ class BCConfig(AlgorithmConfig):
     """Behaviour cloning: maximise the likelihood of the recorded actions."""
 
     lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(2000, "rows per update", unit="env steps", minimum=1)
     bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
 
     metrics: ClassVar[type[LossMetrics]] = BCMetrics
@@ -423,7 +425,7 @@ class MARWILConfig(AlgorithmConfig):
     """MARWIL (Wang et al., 2018), behaviour cloning weighted by exp(beta A / c), with RLlib's names and defaults."""
 
     lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(2000, "rows per update", unit="env steps", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     beta: float = option(1.0, "weight of advantages; 0 is behaviour cloning", minimum=0)
     vf_coeff: float = option(1.0, "weight of the value loss", minimum=0)
@@ -462,7 +464,7 @@ class IQLConfig(TargetNetworksConfig):
     actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
     value_lr: Schedule = option(3e-4, "learning rate of the value function", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(2000, "rows per update", unit="env steps", minimum=1)
     beta: float = option(0.1, "inverse temperature of the weights exp(beta (Q - V)); 0 is behaviour cloning", minimum=0)
     expectile: float = option(0.8, "V estimates this expectile of Q over the recorded actions", above=0, below=1)
     tau: float = option(1.0, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
@@ -496,7 +498,7 @@ class SACConfig(TargetNetworksConfig):
     actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
     alpha_lr: Schedule = option(3e-4, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(1_000_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(100, _LEARNING_STARTS)
@@ -540,7 +542,7 @@ class TQCConfig(SACConfig):
 
     policy_q: str = option("mean", "how the policy loss combines the Q functions", choices=("min", "mean"))
     top_quantiles_to_drop_per_net: int = option(
-        2, "highest quantiles dropped from the target, per Q function", minimum=0
+        2, "number of highest quantiles to drop from the target, per Q function", minimum=0
     )
 
     module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "critic_dropout")
@@ -571,7 +573,7 @@ class TD3Config(TargetNetworksConfig):
 
     actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(1_000_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(1500, _LEARNING_STARTS)
@@ -624,7 +626,7 @@ class CQLConfig(TargetNetworksConfig):
     alpha_lr: Schedule = option(
         1e-3, "learning rate of the temperature alpha and of the Lagrange multiplier", minimum=0, is_schedule=True
     )
-    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
     target_entropy: float | str = option(
         "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
@@ -666,7 +668,7 @@ class DiscreteCQLConfig(TargetNetworksConfig):
     """Conservative Q-learning CQL(H) for discrete actions, on double Q-learning (Kumar et al., 2020)."""
 
     lr: Schedule = option(1e-3, "learning rate of the optimiser", minimum=0, is_schedule=True)
-    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     temperature: float = option(1.0, "temperature of the log-sum-exp over actions", above=0)
     min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
 

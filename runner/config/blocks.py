@@ -19,7 +19,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and how actions reach it."""
+    """The environment, and how actions are converted for it."""
 
     env: str | None = option(None, "gymnasium id, for example CartPole-v1; null if _target_ names a class")
     backend: str = option(
@@ -34,7 +34,9 @@ class EnvConfig:
     wrappers: list[dict[str, Any]] = option(
         [], "wrappers around the environment, innermost first: {_target_: dotted path, its keyword arguments, ...}"
     )
-    normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
+    normalize_actions: bool = option(
+        True, "the module returns actions in [-1, 1], which are scaled to the Box of the environment"
+    )
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
     validate_observations: str = option(
         "auto",
@@ -120,7 +122,7 @@ class EnvRunnersConfig:
     )
     num_cpus_per_env_runner: float = option(1.0, "logical CPUs per remote runner", minimum=0)
     num_gpus_per_env_runner: float = option(
-        0.0, "GPUs per remote runner; its modules run there if it is more than 0", minimum=0
+        0.0, "GPUs per remote runner; above 0, its modules run on the GPU", minimum=0
     )
     custom_resources_per_env_runner: dict[str, float] = option(
         {}, "additional custom Ray resources per remote runner: {name: amount}"
@@ -130,7 +132,9 @@ class EnvRunnersConfig:
         "placement of remote runners: DEFAULT leaves it to Ray, SPREAD uses many nodes, PACK uses few",
         choices=STRATEGIES,
     )
-    sample_timeout_s: float = option(60.0, "a remote runner silent for longer counts as failed", unit="s", above=0)
+    sample_timeout_s: float = option(
+        60.0, "time without an answer after which a remote runner counts as failed", unit="s", above=0
+    )
     restart_failed_env_runners: bool = option(True, "restart a remote runner that fails; false ends the run")
     max_num_env_runner_restarts: int = option(
         1000, "total number of restarts of all runners before the run ends", minimum=0
@@ -260,9 +264,9 @@ class ModuleConfig:
         None,
         "function of torch.nn.init for the encoder's weights, for example orthogonal_; null: torch's default",
     )
-    fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     fcnet_bias_initializer: str | None = option(None, "function of torch.nn.init for the encoder's biases")
-    fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     fcnet_use_layernorm: bool = option(False, "layer normalisation before each activation of the encoder")
     image_layout: str = option(
         "auto",
@@ -286,22 +290,22 @@ class ModuleConfig:
         choices=("tanh", "relu", "silu", "elu", "gelu", "linear"),
     )
     conv_kernel_initializer: str | None = option(None, "function of torch.nn.init for the convolutions' weights")
-    conv_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    conv_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     conv_bias_initializer: str | None = option(None, "function of torch.nn.init for the convolutions' biases")
-    conv_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    conv_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_hiddens: list[int] = option([], "widths of hidden layers between encoder and outputs", minimum=1)
     head_fcnet_activation: str = option(
         "relu", "activation in the heads", choices=("tanh", "relu", "silu", "elu", "gelu", "linear")
     )
     head_fcnet_kernel_initializer: str | None = option(None, "function of torch.nn.init for the heads' weights")
-    head_fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    head_fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_bias_initializer: str | None = option(None, "function of torch.nn.init for the heads' biases")
-    head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_use_layernorm: bool = option(False, "layer normalisation before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
     num_critics: int = option(2, "modules with Q functions: number of Q functions", minimum=1)
     critic_use_layernorm: bool = option(
-        False, "modules with Q functions: layer normalisation in these, also without fcnet_use_layernorm"
+        False, "modules with Q functions: layer normalisation in the Q functions, even without fcnet_use_layernorm"
     )
     critic_dropout: float = option(
         0.0, "modules with Q functions: dropout rate of their hidden units", minimum=0, below=1
@@ -334,18 +338,16 @@ class ModuleConfig:
         False, "Gaussian actions: log std is a free parameter instead of an output of the network"
     )
     log_std_clip_param: float = option(20.0, "Gaussian actions: upper bound of |log std|", above=0)
-    use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")
-    use_gru: bool = option(False, "memory: a GRU between encoder and heads")
-    lstm_cell_size: int = option(256, "width of the memory, LSTM or GRU", minimum=1)
+    use_lstm: bool = option(False, "add an LSTM between encoder and heads")
+    use_gru: bool = option(False, "add a GRU between encoder and heads")
+    lstm_cell_size: int = option(256, "width of the LSTM or GRU", minimum=1)
     max_seq_len: int = option(
-        20, "memory: length of the sequences for backpropagation through time", unit="steps", minimum=1
+        20, "recurrent modules: length of the sequences for backpropagation through time", unit="steps", minimum=1
     )
-    lstm_kernel_initializer: str | None = option(
-        None, "function of torch.nn.init for the memory's weights, LSTM or GRU"
-    )
-    lstm_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
-    lstm_bias_initializer: str | None = option(None, "function of torch.nn.init for the memory's biases, LSTM or GRU")
-    lstm_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    lstm_kernel_initializer: str | None = option(None, "function of torch.nn.init for the weights of the LSTM or GRU")
+    lstm_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
+    lstm_bias_initializer: str | None = option(None, "function of torch.nn.init for the biases of the LSTM or GRU")
+    lstm_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     action_mask_key: str | None = option(
         None, "key of the Dict observation with the action mask (0: forbidden); the mask is not encoded"
     )
@@ -425,11 +427,11 @@ class ConnectorsConfig:
     line are concatenated. A list that begins with `discard: earlier_edits` replaces the earlier lists.
     """
 
-    env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
-    module_to_env: list[dict[str, Any]] = option([], "edits of the pipeline from the module to the environment")
-    learner: list[dict[str, Any]] = option([], "edits of the pipeline from episodes to the train batch")
+    env_to_module: list[dict[str, Any]] = option([], "edits to the pipeline from the environment to the module")
+    module_to_env: list[dict[str, Any]] = option([], "edits to the pipeline from the module to the environment")
+    learner: list[dict[str, Any]] = option([], "edits to the pipeline from episodes to the train batch")
     modules: dict[str, dict[str, list[dict[str, Any]]]] = option(
-        {}, "module id: {env_to_module, module_to_env, learner}: edits for this module only"
+        {}, "module id: {env_to_module, module_to_env, learner}: edits only for this module"
     )
 
     def edits_of(self, module_id: str, pipeline: str) -> list[dict[str, Any]]:
@@ -466,15 +468,16 @@ class EvaluationConfig:
     )
     num_envs_per_env_runner: int = option(8, "sub-environments that one evaluation runner steps together", minimum=1)
     evaluation_sample_timeout_s: float = option(
-        120.0, "a remote evaluation runner silent for longer counts as failed", unit="s", above=0
+        120.0, "time without an answer after which a remote evaluation runner counts as failed", unit="s", above=0
     )
     evaluation_parallel_to_training: bool = option(
-        False, "evaluate on remote runners during the iteration, with the policy of its start"
+        False, "evaluate on remote runners during the next training iteration, with the policy at its start"
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
     video: dict[str, Any] = option(
         {},
-        "record videos: {episodes: 1, every: 5} films one episode of every fifth evaluation and of the last; {}: none",
+        "record videos: {episodes: 1, every: 5} records one episode of every fifth evaluation and of the last one; {}: "
+        "no videos",
         choices=tuple(VIDEO),
     )
     offline_evaluation_input_: str | list[str] | None = option(
@@ -505,12 +508,12 @@ class EvaluationConfig:
         return f"no episode ended within {self.evaluation_duration} env steps of {num_envs} sub-environments"
 
     @property
-    def num_filmed_episodes(self) -> int:
+    def num_video_episodes(self) -> int:
         """Episodes per video."""
         return int(self.video.get("episodes", VIDEO["episodes"]))
 
-    def is_filmed(self, iteration: int) -> bool:
-        """Return whether the evaluation of an iteration is filmed."""
+    def has_video(self, iteration: int) -> bool:
+        """Return whether the evaluation of an iteration is recorded as a video."""
         every = (self.evaluation_interval or 1) * self.video.get("every", VIDEO["every"])
         return bool(self.video) and iteration % every == 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.list_patches import CONNECTOR_KEY, CONNECTORS_KEY, DISCARD, EARLIER, OLD_CONNECTORS_KEY
-from runner.config.source_definitions import uses_of_itself
+from runner.config.source_definitions import uses_self_attribute
 from runner.config.targets import (
     CONNECTORS,
     ENV_CONNECTORS,
@@ -93,7 +93,7 @@ def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem
         if CONNECTORS_KEY in connector:  # otherwise the class creates its connectors
             inner = f"{key}.{CONNECTORS_KEY}"
             yield from _check_connectors(inner, connector[CONNECTORS_KEY], where)
-    elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
+    elif uses_self_attribute(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
         what = f"{key}: {path.rpartition('.')[2]} needs multi_agent_episodes, which exist in learner pipelines only"
         expected = "episodes_of_modules, whose episodes have agent_id and multi_agent_episode_id"
         yield Problem(what, where(key), path, expected)

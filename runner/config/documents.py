@@ -26,7 +26,7 @@ class TooLargeError(ValueError):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the plain values of a JSON text.
+    """Return the plain values of a JSON document.
 
     Raises:
         ValueError: the text is not valid JSON, or nested deeper than `MAX_DEPTH`.
@@ -137,7 +137,7 @@ class _Expansion:
         return self._known[key]
 
     def _find(self, reference: str, place: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """Return the value of a reference and its place; None if it does not exist, which the resolution reports."""
+        """Return the value of a reference and its position; None if it does not exist, which the resolution reports."""
         dots = len(reference) - len(reference.lstrip("."))
         start = place[: max(0, len(place) - dots)] if dots else ()
         parts: tuple[str, ...] = (*start, *(part for part in re.split(r"[.\[\]]+", reference.lstrip(".")) if part))

@@ -1,4 +1,4 @@
-"""Error messages: the problem, its place, the value given, the expected value, the nearest match, and the fix."""
+"""Error messages: the problem, its location, the value given, the expected value, the nearest match, and the fix."""
 
 from __future__ import annotations
 

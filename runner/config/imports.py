@@ -25,7 +25,7 @@ def import_target(
         where: configuration key for the message.
         bases: base classes, one of which the target must inherit; empty: a function is also valid.
         or_function: whether a function that returns such an object is also valid.
-        later_bases: returns further bases of packages that only the target's module may import.
+        later_bases: function that returns further base classes, of packages that only the target's module may import.
 
     Raises:
         ConfigError: the path does not exist, or is an object of another kind. The configuration of a checkpoint may be

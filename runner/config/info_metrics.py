@@ -207,7 +207,7 @@ def _fault_of_edges(edges: Any) -> Problem | None:
 def _fault_of_groups(by: Any) -> Problem | None:
     """Return the problem of `by`, or None."""
     what = "by must map the key of an info to a list of values"
-    expected = "for example {task: [easy, hard]}; values are texts (letters, digits, - and _), numbers, true or false"
+    expected = "for example {task: [easy, hard]}; values are strings (letters, digits, - and _), numbers, true or false"
     if not isinstance(by, dict):
         return Problem(what, None, show_value(by), expected)
     for values in by.values():

@@ -29,7 +29,8 @@ class LeagueConfig(FeatureBlock):
     modules: list[str] = option([], "ids of the learning modules, which are snapshotted; empty: no league")
     opponents: dict[str, float] = option(
         {LATEST: 0.5, PRIORITISED: 0.5},
-        "kind: share of the episodes. latest: the module itself, which also learns from these; uniform: a random "
+        "kind: share of the episodes. latest: the module itself, which also learns from these episodes; uniform: a "
+        "random "
         "snapshot; prioritised: preferably snapshots that are hard to beat; fixed: a random player of `fixed`",
     )
     prioritised_power: float = option(

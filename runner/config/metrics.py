@@ -94,7 +94,9 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
 
 _OFFLINE_METRICS: Mapping[str, str] = {
     "timers/offline_sampling": "seconds spent on waiting for train batches",
-    "offline_data/num_rows_read_lifetime": "train rows that pre-learners made for this process; kept rows count once",
+    "offline_data/num_rows_read_lifetime": (
+        "train rows that pre-learners made for this process; rows that are kept are counted once"
+    ),
     "offline_data/rows_read_per_s": "these rows per second in this iteration",
     "offline_data/queued_blocks_read": "blocks waiting to be read, including further passes",
     "offline_data/queued_blocks_prelearner": "blocks waiting for a pre-learner",
@@ -243,8 +245,8 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     if config.env._target_ is None:
         return False
     if name.startswith(OFFLINE):
-        whole = f"{OFFLINE}{name.rpartition('/')[2]}"
-        return name.removeprefix(OFFLINE).count("/") == 1 and whole in offline_evaluation_metrics(config.evaluation)
+        key = f"{OFFLINE}{name.rpartition('/')[2]}"
+        return name.removeprefix(OFFLINE).count("/") == 1 and key in offline_evaluation_metrics(config.evaluation)
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
     starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
     if may_be_of_agent(kind, config):

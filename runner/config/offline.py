@@ -59,7 +59,7 @@ class OfflineConfig:
     input_read_method: str = option(
         "auto",
         "function of ray.data that reads input_, for example read_parquet or read_sql; or dotted path of a custom "
-        "function that returns a Ray dataset; auto chooses by the names of the files",
+        "function that returns a Ray dataset; auto: chosen by the file names",
     )
     input_read_method_kwargs: dict[str, Any] = option(
         {},

@@ -59,7 +59,7 @@ class AsyncRequestsConfig(OperatorConfig):
     )
     deterministic: bool = option(
         False,
-        "take answers in the order of their requests, so that a run gives the same numbers in one process, on Ray, and "
+        "take answers in the order of their requests, so that a run gives the same results in one process, on Ray, and "
         "after a kill; the plan waits for slow env runners",
     )
 
@@ -111,7 +111,7 @@ class ConcatBatchesConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class CompleteEpisodesConfig(OperatorConfig):
-    """Hold back the steps of unfinished episodes, and return complete episodes."""
+    """Keep the steps of unfinished episodes, and return episodes when they are complete."""
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
     needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)  # whose episodes it waits for

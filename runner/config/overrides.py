@@ -46,7 +46,7 @@ class OverrideLine:
 
     @property
     def where(self) -> str:
-        """The place of a problem in this override."""
+        """The location of a problem in this override."""
         return f"override {self.text}"
 
     @property
@@ -152,7 +152,7 @@ def override_value(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return text as the value of an override, whatever characters it has."""
+    """Return text as the value of an override, regardless of its characters."""
     return QuotedString(text, Quote.single).with_quotes()
 
 

@@ -73,7 +73,7 @@ def display_path(path: Path) -> str:
 
 
 def is_url(place: str) -> bool:
-    """Return whether a text is a URL, `scheme://...`, rather than a path."""
+    """Return whether a string is a URL, `scheme://...`, rather than a path."""
     return "://" in place
 
 

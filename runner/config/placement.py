@@ -135,7 +135,7 @@ def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
 
 
 def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    """Yield why the number must be fixed, and the expected value."""
+    """Yield the reasons why the number must be fixed, and the expected value."""
     if ENV_RUNNERS not in needs_of(config):
         yield "has no effect, because this run learns from recorded data only", "0"
         return
@@ -160,14 +160,14 @@ _CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepCo
 
 
 def find_prefetch_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield why this run cannot send train batches to learners during their updates."""
+    """Yield the reasons why this run cannot send train batches to learners during their updates."""
     if config.learners.prefetch:
         for what, expected in _why_not_ahead(config):
             yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {expected}")
 
 
 def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    """Yield why `prefetch` cannot work, and the alternatives to false."""
+    """Yield the reasons why `prefetch` cannot work, and the alternatives to false."""
     if config.learners.num_learners == 0:
         what = "the learner runs in the driver's process, which cannot prepare a batch during the update"
         yield what, "learners.num_learners >= 1"

@@ -66,7 +66,7 @@ class RLlinkConfig:
     trusted_clients: list[str] = option([], "names or patterns of clients that are never quarantined; ['*']: all")
     skip_journal_records: list[str] = option(
         [],
-        "earlier messages to exclude from training: RUNNER:FIRST-LAST, as named by the error of a loss",
+        "earlier messages to exclude from training: RUNNER:FIRST-LAST, as shown in the error message of a loss",
         renamed_from="leave_out",
     )
     idle_timeout_s: float = option(

@@ -43,7 +43,7 @@ def signed(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
-    """Return why content is untrusted; None if a key of this installation has signed it."""
+    """Return the reason why content is untrusted; None if a key of this installation has signed it."""
     given = content.get(SIGNATURE)
     if not isinstance(given, str):
         return "not signed: written by a run without a key"

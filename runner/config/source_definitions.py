@@ -327,7 +327,7 @@ def attributes_of(path: str) -> tuple[str, ...] | None:
         return None
 
 
-def uses_of_itself(path: str, name: str) -> bool:
+def uses_self_attribute(path: str, name: str) -> bool:
     """Return whether the class at a dotted path, without its bases, uses an attribute of `self`."""
     found = _found(path)
     return found is not None and any(

@@ -143,7 +143,7 @@ def open_module(name: str) -> SourceModule:
 
 
 def is_path_into_package(text: str) -> bool:
-    """Return whether a text is a dotted path that starts with an importable package or module."""
+    """Return whether a string is a dotted path that starts with an importable package or module."""
     top, *others = text.split(".")
     if not others or not all(part.isidentifier() for part in (top, *others)):
         return False

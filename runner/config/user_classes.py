@@ -212,7 +212,7 @@ def _describe_keys(
 def _find_ignored_fields(
     key: str, name: str, module: ModuleConfig, classes: Sequence[Definition], composed: Composed
 ) -> Iterator[Problem]:
-    mentioned, default = set(_names_in(classes, whole_files=True)), ModuleConfig()
+    mentioned, default = set(_names_in(classes, entire_files=True)), ModuleConfig()
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
         value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
@@ -229,10 +229,10 @@ def _is_chosen(source: str) -> bool:
 # -- sources -----------------------------------------------------------------------------------------------------------
 
 
-def _nodes(classes: Iterable[Definition], whole_files: bool = False) -> Iterator[ast.AST]:
+def _nodes(classes: Iterable[Definition], entire_files: bool = False) -> Iterator[ast.AST]:
     for one in classes:
         yield from ast.walk(one.node)
-        for node in one.module.definitions.values() if whole_files else ():
+        for node in one.module.definitions.values() if entire_files else ():
             yield from ast.walk(node)
 
 
@@ -248,9 +248,9 @@ def _texts_in(classes: Iterable[Definition]) -> Iterator[str]:
                 yield value
 
 
-def _names_in(classes: Iterable[Definition], whole_files: bool = False) -> Iterator[str]:
+def _names_in(classes: Iterable[Definition], entire_files: bool = False) -> Iterator[str]:
     """Yield attributes, methods and names in the sources of classes."""
-    for node in _nodes(classes, whole_files):
+    for node in _nodes(classes, entire_files):
         if isinstance(node, ast.Attribute):
             yield node.attr
         elif isinstance(node, ast.Name):
@@ -261,7 +261,7 @@ def _names_in(classes: Iterable[Definition], whole_files: bool = False) -> Itera
 
 def _keys_used(classes: Sequence[Definition]) -> tuple[list[str], bool]:
     """Return the keys of `model_config` in the files of classes, and whether the list is complete."""
-    nodes = list(_nodes(classes, whole_files=True))
+    nodes = list(_nodes(classes, entire_files=True))
     uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "model_config"]
     keys = {id(use): key for node in nodes for use, key in [_key_of(node)] if key is not None}
     return sorted(set(keys.values())), bool(uses) and all(id(use) in keys for use in uses)

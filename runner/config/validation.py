@@ -166,7 +166,11 @@ class _Reader:
     def _read_stop(self, values: Any) -> dict[str, Number]:
         where = self.composed.where
         if not isinstance(values, dict):
-            self.problems.append(Problem("stop must be a block", where("stop"), show_value(values), "metric: number"))
+            self.problems.append(
+                Problem(
+                    "stop must be a mapping of metrics to values", where("stop"), show_value(values), "metric: number"
+                )
+            )
             return {}
         stop: dict[str, Number] = {}
         for name, value in values.items():

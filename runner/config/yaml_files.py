@@ -1,6 +1,6 @@
 """Bounded reading of YAML files, and the line number of every key.
 
-Small YAML texts can expand to huge values: aliases of aliases double a document with each line, and deeply nested
+Small YAML documents can expand to huge values: aliases of aliases double a document with each line, and deeply nested
 brackets crash libyaml's loader. The check of the event stream before loading neither follows aliases nor recurses.
 """
 
@@ -48,7 +48,7 @@ def file_version(path: Path) -> tuple[int, ...]:
 
 
 def check_bounds(text: str, name: str) -> None:
-    """Raise `UnboundedYAMLError` for a text that expands to too many values; the loader reports invalid YAML.
+    """Raise `UnboundedYAMLError` for text that expands to too many values; the loader reports invalid YAML.
 
     Args:
         text: one or more documents.

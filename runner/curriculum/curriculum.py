@@ -101,7 +101,7 @@ class Curriculum(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`; tasks missing from it start afresh."""
+        """Restore a state of `get_state`; tasks missing from it are reset."""
         for name in self._names:
             saved = state["records"].get(name)
             newest: deque[float] = deque(maxlen=self._config.window)

@@ -32,7 +32,7 @@ class CurriculumFeature(Feature):
         """Begin an episode of each task in temporary environments; of levels, only the first and the last.
 
         Raises:
-            ConfigError: the environment of a task cannot be made, has other spaces, or cannot be reset with its
+            ConfigError: the environment of a task cannot be created, has other spaces, or cannot be reset with its
                 options.
         """
         config, names = self.config, task_names(self.config.curriculum)

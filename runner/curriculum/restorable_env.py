@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runner.env_runners.env_states import (
+    defines_state,
     has_own_state,
     lasting_wrappers,
     layers_of,
     restore,
     state_of,
-    tells_its_state,
 )
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.episodes import nested
@@ -37,7 +37,7 @@ class RestorableEnv:
         self.has_begun = False
         self._has_several_agents = isinstance(env, MultiAgentEnv)
         self._layers = [env] if self._has_several_agents else layers_of(env)
-        self._saves_state = all(map(tells_its_state, self._layers[:-1])) and has_own_state(self._layers[-1])
+        self._saves_state = all(map(defines_state, self._layers[:-1])) and has_own_state(self._layers[-1])
         self._lasting = [] if self._has_several_agents else lasting_wrappers(env)
         self._at_start: list[dict[str, Any]] = []
         self._actions: list[Any] = []

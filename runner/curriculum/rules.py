@@ -70,7 +70,8 @@ def _regret(config: CurriculumConfig, progress: Progress) -> Odds:
 
 
 def _with_new(odds: Odds, is_new: npt.NDArray[np.bool_]) -> Odds:
-    """Give K new tasks of N the probability K / N in total, and scale the odds of the others to the rest."""
+    """Give K new tasks of N the probability K / N in total, and scale the odds of the others to the remaining
+    probability."""
     share = is_new.mean()
     return share * _shares(is_new.astype(float)) + (1 - share) * _shares(odds * ~is_new) if is_new.any() else odds
 

@@ -89,7 +89,7 @@ class Tasked:
         """Begin an episode of a task, and return the result of resetting its environment.
 
         Raises:
-            ConfigError: the environment of the task cannot be made, or has other spaces.
+            ConfigError: the environment of the task cannot be created, or has other spaces.
         """
         self.task, self._seed, self._numbers = name, seed, {}
         return self._current.reset(seed, self._tasks[name].options)
@@ -142,7 +142,7 @@ class Tasked:
         return sum(numbers) / len(numbers)
 
     def render(self) -> Any:
-        """Return a picture of the running episode."""
+        """Return an image of the running episode."""
         return self.env.render()
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Tasked:
             one.env.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the running episode, and what all environments keep over episodes."""
+        """Return the running episode, and the state that all environments keep across episodes."""
         current = self._current
         others = {name: one for name, one in self._of_task.items() if one is not current and one.has_begun}
         if self._shared is not current and self._shared.has_begun:

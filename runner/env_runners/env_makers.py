@@ -41,7 +41,7 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
         mode: `env_runners.gym_env_vectorize_mode`: auto, sync, async (as sync) or vector_entry_point.
 
     Raises:
-        ConfigError: the environment or a wrapper cannot be made.
+        ConfigError: the environment or a wrapper cannot be created.
     """
     own = copy.deepcopy(config.env_config)  # an environment may change its configuration
     config = replace(config, env_config=with_callables(own, "env.env_config"))
@@ -75,7 +75,7 @@ def make_vector_env(
             restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
 
         Raises:
-            ConfigError: they cannot be made, or have several agents.
+            ConfigError: they cannot be created, or have several agents.
     """
     if restarts and mode == "auto":
         mode = "sync"
@@ -124,11 +124,11 @@ def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
     """Make an environment with several agents.
 
     Raises:
-        ConfigError: it cannot be made, or has a single agent.
+        ConfigError: it cannot be created, or has a single agent.
     """
     env = make_environment(config)
     if not isinstance(env, MultiAgentEnv):
-        what = f"{config.name} made an environment with a single agent, but earlier one with several"
+        what = f"{config.name} made an environment with a single agent, but an earlier one had several agents"
         raise ConfigError([Problem(what, "env", type(env).__name__, "a MultiAgentEnv each time")])
     return env
 
@@ -202,7 +202,7 @@ def _errors_named(config: EnvConfig) -> Iterator[None]:
     except Exception as error:  # a user's constructor may raise anything
         is_unknown = isinstance(error, gym.error.UnregisteredEnv)
         problem = Problem(
-            f"the environment {config.name} cannot be made: {type(error).__name__}: {error}",
+            f"the environment {config.name} cannot be created: {type(error).__name__}: {error}",
             where="env._target_" if config._target_ else "env.env",
             got=f"{config.name} with env_config {dict(config.env_config)}",
             expected="a gymnasium id, or the path of a class such as my_module.MyEnv" if is_unknown else None,

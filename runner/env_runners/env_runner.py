@@ -35,7 +35,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
 
     Args:
         env: the sub-environments.
-        module: acts on the CPU; its weights come through `set_weights`.
+        module: acts on the CPU; `set_weights` sets its weights.
         env_to_module, module_to_env: the pipelines around the module.
         identity: names the random streams and the episodes.
         num_lookback: number of past steps that chunks can see.

@@ -1,4 +1,4 @@
-"""Several env runners as one: shares work among them, sends weights and merged states."""
+"""Presents several env runners as one: distributes work, and sends weights and merged states."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ class EnvRunnerGroup(Part):
         return samples
 
     def _sample_once(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int) -> tuple[list[Sample], bool]:
-        """Sample with all runners; return also whether one of them has left the group, whose share others must do."""
+        """Sample with all runners; return also whether one of them has left the group, whose share the others must
+        sample."""
         shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
         futures = self._submit("sample", shares, explore, num_env_steps_sampled)
         answered = [future for future in futures if future.has_answer()]
@@ -338,7 +339,7 @@ class EnvRunnerGroup(Part):
             future.has_answer()
 
     def _set_sent(self, state: Mapping[str, Any]) -> None:
-        """Send runners the weights that they acted with; the newest ones have been set already."""
+        """Send runners the weights that they used; the newest ones have been set already."""
         newest = replace(self._newest, seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
         self.weights_seq_no, self._newest = newest.seq_no, newest
         older = {
@@ -360,7 +361,8 @@ class EnvRunnerGroup(Part):
         self.actors.renew(generation)
 
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
-        """Return how many sub-environments start new episodes, and whether the number of env runners differs."""
+        """Return the number of sub-environments that start new episodes, and whether the number of env runners
+        differs."""
         return [] if is_reset else [*self._notes_of_long_episodes(old_state), *self._notes_of_number(old_state)]
 
     def _notes_of_long_episodes(self, old_state: Mapping[str, Any]) -> list[str]:

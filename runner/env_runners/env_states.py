@@ -20,7 +20,7 @@ _CONTAINERS = (list, deque, set)
 
 
 def has_own_state(env: Any) -> bool:
-    """Return whether it defines `get_state` and `set_state`."""
+    """Return whether the environment or wrapper defines `get_state` and `set_state`."""
     return hasattr(env, "get_state") and hasattr(env, "set_state")
 
 
@@ -37,7 +37,7 @@ def lasting_wrappers(env: Any) -> list[Any]:
     return [layer for layer in layers_of(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
 
 
-def tells_its_state(wrapper: Any) -> bool:
+def defines_state(wrapper: Any) -> bool:
     """Return whether `state_of` a wrapper seems to be complete, judging by its attributes."""
     return has_own_state(wrapper) or not any(isinstance(value, _CONTAINERS) for value in vars(wrapper).values())
 

@@ -37,8 +37,8 @@ class EpisodeCallbacks(EpisodeListener):
         self._callbacks = callbacks
         self._index = env_runner_index
         self._rl_module = rl_module
-        self._hears_start, self._hears_step, self._hears_end = (
-            callbacks.hears(f"on_episode_{event}") for event in ("start", "step", "end")
+        self._calls_start, self._calls_step, self._calls_end = (
+            callbacks.overrides_any(f"on_episode_{event}") for event in ("start", "step", "end")
         )
         # Arguments of each sub-environment and callback; None if its `on_episode_created` was not called.
         self._own: list[list[dict[str, Any] | None]] = [[None] * len(callbacks) for _ in range(num_envs)]
@@ -48,7 +48,7 @@ class EpisodeCallbacks(EpisodeListener):
     @property
     def has_missed_episodes(self) -> bool:
         """Whether callbacks have episode hooks, and the env runner has not called any yet."""
-        is_asked = self._callbacks.hears(*_EPISODE_HOOKS)
+        is_asked = self._callbacks.overrides_any(*_EPISODE_HOOKS)
         return is_asked and all(own is None for of_env in self._own for own in of_env)
 
     def begin_evaluation(self) -> None:
@@ -70,11 +70,11 @@ class EpisodeCallbacks(EpisodeListener):
         if step.aborted:
             self._create([n for n in step.aborted if step.counted[n]])
         episodes = step.episodes
-        for n in _numbers(step.is_reset, step.counted) if self._hears_start else ():
+        for n in _numbers(step.is_reset, step.counted) if self._calls_start else ():
             self._call("on_episode_start", n, episode=_read_only(episodes[n]))
-        for n in _numbers(~step.is_reset, step.counted) if self._hears_step else ():
+        for n in _numbers(~step.is_reset, step.counted) if self._calls_step else ():
             self._call("on_episode_step", n, episode=_read_only(episodes[n]))
-        for n in _numbers(step.is_done, step.counted) if self._hears_end else ():
+        for n in _numbers(step.is_done, step.counted) if self._calls_end else ():
             episode = _read_only(episodes[n])
             self._call("on_episode_end", n, episode=episode, episode_return=episodes.episode_return(n))
 
@@ -83,7 +83,7 @@ class EpisodeCallbacks(EpisodeListener):
 
     def on_sample(self, rollout: Rollout) -> ReducedMetrics:
         """Call `on_sample_end`, and return the values reported since the previous sample."""
-        if self._callbacks.hears("on_sample_end"):
+        if self._callbacks.overrides_any("on_sample_end"):
             self._callbacks.call("on_sample_end", episodes=episodes_of(rollout), env_runner_index=self._index)
         return self._callbacks.take_metrics()
 

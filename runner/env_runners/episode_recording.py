@@ -71,7 +71,7 @@ class EpisodeRecording(_Recording):
             return
         self._recorder.add(with_weights_seq_no(block, cut.weights_seq_no))
         if cut.aborted:
-            self._recorder.break_off(cut.aborted)
+            self._recorder.drop_episodes(cut.aborted)
 
 
 def _raw_block(fragment: EnvFragment, tasks: Sequence[str] | None) -> ColumnBlock:

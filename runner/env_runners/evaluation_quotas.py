@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class EvaluationQuotas:
-    """The quotas of the sub-environments, and their remaining parts.
+    """The quotas of the sub-environments, and the amounts that remain.
 
     Quotas are fixed before the first step, so that sub-environments with short episodes do not run more of them.
 

@@ -57,7 +57,7 @@ class GradientRunner:
         weights_seq_no: int,
         num_env_steps_sampled: int,
     ) -> GradientSample:
-        """Sample, and compute the gradients of the loss at the weights that acted.
+        """Sample, and compute the gradients of the loss at the weights that were used for sampling.
 
         Args:
             num_env_steps, explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see

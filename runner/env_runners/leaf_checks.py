@@ -98,7 +98,7 @@ class LeafChecks:
             return Problem("an observation of the environment is not finite", got=got, expected="finite numbers")
         low, high = (np.broadcast_to(bound, self.shape)[place] for bound in self._bounds)
         return Problem(
-            "an observation leaves the environment's observation space", got=got, expected=f"{low!s} to {high!s}"
+            "an observation is outside the environment's observation space", got=got, expected=f"{low!s} to {high!s}"
         )
 
 

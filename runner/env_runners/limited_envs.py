@@ -56,7 +56,7 @@ class OnlySubEnvironment(gym.Env[Any, Any]):
         return nested.take(obs, 0), float(rewards[0]), is_terminated, is_truncated, info_of(infos, 0)
 
     def render(self) -> Any:
-        """Return the picture of the environment."""
+        """Return the rendered image of the environment."""
         return self._env.render()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, infos
 
     def render(self) -> Any:
-        """Return the picture of the environment."""
+        """Return the rendered image of the environment."""
         return self._env.render()
 
     def close(self) -> None:

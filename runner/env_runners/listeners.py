@@ -65,7 +65,7 @@ class Cut:
     Attributes:
         fragments: module id -> fragment.
         num_env_steps: env steps of all sub-environments.
-        weights_seq_no: number of the weights that acted.
+        weights_seq_no: number of the weights that chose the action.
         quotas: quotas of an evaluation; None in a sample, in which all episodes count.
         finished: with a single agent, the episodes that ended.
         ended: with several agents, the env episodes that ended.
@@ -98,7 +98,7 @@ class EpisodeListener:
 
     @property
     def receivers(self) -> Mapping[str, Callable[..., None]]:
-        """Receiver -> the function to call when a part of the run announces something to it."""
+        """Receiver name -> function that is called when a part of the run sends an announcement to it."""
         return {}
 
     def begin(self) -> None:

@@ -77,10 +77,10 @@ class ModuleRunner:
         )
         for env, agent, action in batch.pop(ACTIONS_FOR_ENV):
             actions[env][agent] = action
-        goes_on = rows.is_running[rows.slots]
-        if not goes_on.all():
-            batch = nested.take(batch, goes_on)
-        rows.act(rows.slots[goes_on], batch)
+        continues = rows.is_running[rows.slots]
+        if not continues.all():
+            batch = nested.take(batch, continues)
+        rows.act(rows.slots[continues], batch)
 
     def prepare(self, explore: bool, all_rows: Mapping[str, AgentRows]) -> None:
         """Make the batch of the next forward pass, for the agents that have just been observed."""

@@ -33,7 +33,7 @@ class MultiAgentEnv:
     Attributes:
         possible_agents: ids of all agents that may appear.
         observation_spaces, action_spaces: agent id -> space.
-        metadata: as in gymnasium; `render_fps` is the number of pictures per second of a video.
+        metadata: as in gymnasium; `render_fps` is the number of frames per second of a video.
     """
 
     metadata: Mapping[str, Any] = MappingProxyType({})
@@ -58,7 +58,7 @@ class MultiAgentEnv:
         raise NotImplementedError(f"{type(self).__name__} does not define step")
 
     def render(self) -> Any:
-        """Return a picture (height, width, 3) of uint8 if made with `render_mode="rgb_array"`, for videos."""
+        """Return an image (height, width, 3) of uint8 if made with `render_mode="rgb_array"`, for videos."""
         raise NotImplementedError(f"{type(self).__name__} does not define render")
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
         try:
             mapping: AgentMapping = mapping_class(*positional, **arguments)
         except Exception as error:  # a user's class may raise anything
-            what = f"the mapping {block['_target_']} cannot be made: {type(error).__name__}: {error}"
+            what = f"the mapping {block['_target_']} cannot be created: {type(error).__name__}: {error}"
             raise ConfigError([Problem(what, _WHERE, str(arguments))]) from error
         return mapping
     return PatternMapping(block or {"*": DEFAULT_MODULE_ID})

@@ -116,7 +116,7 @@ class PettingZooAdapter(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, self._with_state(obs, infos)
 
     def render(self) -> Any:
-        """Return the environment's rendering, which is a picture with `render_mode: rgb_array`."""
+        """Return the environment's rendering, which is an image with `render_mode: rgb_array`."""
         return self._env.render()
 
     def close(self) -> None:

@@ -35,9 +35,9 @@ class Sample(LeanPickle):
             states.
         to_record: additional data for recording, if the group records.
         runner: number of the runner.
-        weights_seq_no: number of the weights that it acted with.
+        weights_seq_no: number of the weights that it used.
         connector_metrics: metric of the run -> values reported by connectors of the pipelines.
-        broken_off: ids of aborted episodes, which neither ended nor continue.
+        aborted: ids of aborted episodes, which neither ended nor continue.
         idle_s: seconds that a runner in a separate process had waited for the call.
         bytes_per_env_step: size of such a runner's samples in transit; 0 in this process.
     """
@@ -51,7 +51,7 @@ class Sample(LeanPickle):
     runner: int = 0
     weights_seq_no: int = 0
     connector_metrics: ReducedMetrics = field(default_factory=dict)
-    broken_off: Sequence[str] = ()
+    aborted: Sequence[str] = ()
     idle_s: float = 0.0
     bytes_per_env_step: float = 0.0
 
@@ -64,7 +64,7 @@ class Sample(LeanPickle):
         return changed_copy(self, idle_s=idle_s, bytes_per_env_step=bytes_per_env_step)
 
     def numbered(self, runner: int, weights_seq_no: int) -> Self:
-        """Return the sample with the numbers of its runner and of the weights that acted."""
+        """Return the sample with the numbers of its runner and of its weights."""
         if (self.runner, self.weights_seq_no) == (runner, weights_seq_no):
             return self
         return changed_copy(self, runner=runner, weights_seq_no=weights_seq_no)
@@ -88,7 +88,7 @@ class Sample(LeanPickle):
             "runner": self.runner,
             "weights_seq_no": self.weights_seq_no,
             "connector_metrics": metrics_to_state(self.connector_metrics),
-            "broken_off": list(self.broken_off),
+            "broken_off": list(self.aborted),
         }
 
     @classmethod

@@ -21,7 +21,7 @@ WEIGHTS_SEQ_NO = "weights_seq_no"
 
 
 def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
-    """Return the block with a column for the number of the weights that acted."""
+    """Return the block with a column for the number of the weights that chose the action."""
     numbers = np.full(block.num_rows, weights_seq_no, np.int64)
     return block.with_columns({WEIGHTS_SEQ_NO: numbers})
 
@@ -94,7 +94,7 @@ class SampleRecording:
         recorded = self._summed([recorder.put_on_disk() for recorder in self._recorders])
         return {
             "report": asdict(recorded.report),
-            "num_broken_off": recorded.num_broken_off,
+            "num_broken_off": recorded.num_incomplete,
             "open": {str(index): recorder.get_open() for index, recorder in enumerate(self._recorders)},
         }
 

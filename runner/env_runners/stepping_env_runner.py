@@ -176,7 +176,7 @@ class SteppingEnvRunner(ABC):
             self.env.counts,
             connector_metrics=metrics,
             weights_seq_no=cut.weights_seq_no,
-            broken_off=cut.aborted,
+            aborted=cut.aborted,
         )
 
     def _complete(self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None = None) -> FinishedEpisodes:

@@ -207,7 +207,7 @@ def _start(connection: int, memory: int) -> subprocess.Popen[bytes]:
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:
-    """Close and end sub-environments; the closes share a timeout of seconds."""
+    """Close and end sub-environments; `timeout_s` applies to all of them together."""
     for one in sub_environments:
         one.begin("close")
     for one in sub_environments:

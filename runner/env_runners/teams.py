@@ -93,7 +93,7 @@ class SharedRewards(MultiAgentEnv):
         return obs, shared, terminateds, truncateds, infos
 
     def render(self) -> Any:
-        """Return the picture of the environment."""
+        """Return the rendered image of the environment."""
         return self._env.render()
 
     def close(self) -> None:

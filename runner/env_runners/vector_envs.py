@@ -20,13 +20,13 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.env_answers import flag_of, reward_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
+    defines_state,
     has_own_state,
     lasting_wrappers,
     layers_of,
     plain_attributes,
     restore,
     state_of,
-    tells_its_state,
 )
 from runner.env_runners.leaf_checks import converts
 from runner.env_runners.observation_checks import outline
@@ -205,8 +205,8 @@ class SyncEnvironments:
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
         # A wrapper with other state than its plain attributes (a deque of frames) is restored by a replay.
-        can_tell = all(map(tells_its_state, layers_of(self._envs[0])[:-1]))
-        self._has_own_state = can_tell and has_own_state(self._envs[0].unwrapped)
+        is_known = all(map(defines_state, layers_of(self._envs[0])[:-1]))
+        self._has_own_state = is_known and has_own_state(self._envs[0].unwrapped)
         # For replays: the wrappers that keep state across episodes, and their state when the episode began.
         self._wrappers = [[] if self._has_own_state else lasting_wrappers(env) for env in self._envs]
         self._wrapper_states: list[list[Any]] = [[] for _ in range(num_envs)]

@@ -25,7 +25,7 @@ class StatelessCartPole(CartPoleVectorEnv):
     Args:
         num_envs: number of sub-environments.
         max_episode_steps: number of steps after which an episode is truncated.
-        render_mode: `rgb_array`, for pictures.
+        render_mode: `rgb_array`, for images.
     """
 
     _SEEN = (0, 2)
@@ -63,7 +63,7 @@ class _AroundCartPole(gym.Env[dict[str, Any], Any]):
         self._env = _make_cartpole(render_mode)
 
     def render(self) -> Any:
-        """Return a picture of CartPole, or show a window, depending on `render_mode`."""
+        """Return an image of CartPole, or show a window, depending on `render_mode`."""
         return self._env.render()
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class Pursuit(DeclaredState, MultiAgentEnv):
 
     Args:
         max_steps: length of an episode.
-        render_mode: `rgb_array`, for pictures.
+        render_mode: `rgb_array`, for images.
     """
 
     metadata: Mapping[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -197,7 +197,7 @@ class Pursuit(DeclaredState, MultiAgentEnv):
         return self._seen(), rewards, {"__all__": is_over}, {"__all__": False}, {}
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of the square: the chaser is red, the evader blue."""
+        """Return an image of the square: the chaser is red, the evader blue."""
         picture = np.full((_CHASE_PIXELS, _CHASE_PIXELS, 3), 245, np.uint8)
         rows, columns = np.mgrid[:_CHASE_PIXELS, :_CHASE_PIXELS]
         for place, colour in zip(self._places, ((200, 60, 60), (60, 90, 200)), strict=True):
@@ -221,7 +221,7 @@ class TicTacToe(MultiAgentEnv):
     agent's marks, and the empty cells. Actions are the cells 0 to 8, row by row.
 
     Args:
-        render_mode: `rgb_array`, for pictures.
+        render_mode: `rgb_array`, for images.
 
     Raises:
         ValueError: (from `step`) the cell is not empty.
@@ -274,7 +274,7 @@ class TicTacToe(MultiAgentEnv):
         self._board, self._turn = np.array(state["board"], np.int8), int(state["turn"])
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of the board: crosses' cells are red, the other's blue."""
+        """Return an image of the board: crosses' cells are red, the other's blue."""
         colours = np.array([[240, 240, 240], [200, 60, 60], [60, 90, 200]], np.uint8)
         cells = colours[self._board.reshape(3, 3) % 3].repeat(_CELL_PIXELS, 0).repeat(_CELL_PIXELS, 1)
         cells[::_CELL_PIXELS], cells[:, ::_CELL_PIXELS] = 0, 0

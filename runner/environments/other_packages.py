@@ -19,7 +19,7 @@ class NewWorld(gym.Wrapper[Any, Any, Any, Any]):
     """Creates a new Box2D world for each episode of BipedalWalker, as gymnasium's LunarLander does.
 
     gymnasium (1.4) reuses one world, whose earlier episodes change the last bits of later ones. A resumed run, which
-    repeats the actions of the running episodes in new worlds, would get other numbers.
+    repeats the actions of the running episodes in new worlds, would get different results.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -92,7 +92,7 @@ class MinAtar(gym.Env[Image, Any]):
         return self._image(), float(reward), bool(is_over), False, {}
 
     def render(self) -> Image:
-        """Return a picture (160, 160, 3) of the cells, in the hue of the last channel with an object there."""
+        """Return an image (160, 160, 3) of the cells, in the hue of the last channel with an object there."""
         objects: npt.NDArray[np.bool_] = self._game.state()
         hues = np.linspace(0.0, 2 * np.pi, objects.shape[-1], endpoint=False)
         colours = 155 + 100 * np.cos(hues[:, None] - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
@@ -141,7 +141,7 @@ def _import_module(name: str) -> Any:
     package = name.partition(".")[0]
     if package not in _PACKAGES:
         raise ValueError(
-            f"{name} is not a module of {' or '.join(_PACKAGES)}; wrap other environments in a class of yours"
+            f"{name} is not a module of {' or '.join(_PACKAGES)}; wrap other environments in your own class"
         )
     try:
         with warnings.catch_warnings():

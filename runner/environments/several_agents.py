@@ -92,8 +92,8 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         is_over = ALL_AGENTS in ended or bool(ended and not self._running and not is_open)
         is_truncated = is_over and ALL_AGENTS not in terminated and bool(truncated)
         # If a limit ends the episode, agents that have not terminated would have continued.
-        goes_on = [agent for agent in obs if agent in self._running or (is_truncated and agent not in terminated)]
-        observed = self._observe(obs, goes_on)
+        continues = [agent for agent in obs if agent in self._running or (is_truncated and agent not in terminated)]
+        observed = self._observe(obs, continues)
         return observed, float(sum(rewards.values())), is_over and not is_truncated, is_truncated, _infos_of(infos)
 
     def _observe(self, obs: AgentDict, acting: list[str]) -> Observation:
@@ -118,7 +118,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         return observed
 
     def render(self) -> Any:
-        """Return the picture of the environment."""
+        """Return the rendered image of the environment."""
         return self._env.render()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class SeparateAgents(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, {}
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of all environments, one above the other."""
+        """Return an image of all environments, one above the other."""
         return np.concatenate([np.asarray(env.render()) for env in self._envs.values()])
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ class BitFlipping(gym.Env[Observation, Any]):
 
     Args:
         num_bits: N.
-        render_mode: `rgb_array`, for pictures.
+        render_mode: `rgb_array`, for images.
 
     Raises:
         ValueError: N is below 1.
@@ -132,7 +132,7 @@ class BitFlipping(gym.Env[Observation, Any]):
         return is_solved
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of the bits, with the desired bits below; ones are dark."""
+        """Return an image of the bits, with the desired bits below; ones are dark."""
         cells = np.where(np.stack([self._bits, self._goal])[..., None], _DARK, _LIGHT).astype(np.uint8)
         picture = cells.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
         picture[::_PIXELS], picture[:, ::_PIXELS] = 128, 128
@@ -219,7 +219,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
         return self._observe(), float(is_success), is_success, is_truncated, info
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture, (size * 16, size * 16, 3) uint8."""
+        """Return an image, (size * 16, size * 16, 3) uint8."""
         picture = np.full((self._size, self._size, 3), _WALL, np.uint8)
         for cell in self._way:
             picture[cell] = _FLOOR

@@ -22,7 +22,7 @@ Slice = slice  # the class has a method of this name
 
 @dataclass(slots=True)
 class MultiAgentStep:
-    """Actions of all agents and the results, each by agent id; a key counts whatever its value."""
+    """Actions of all agents and the results, each by agent id; a key counts regardless of its value."""
 
     observations: Mapping[AgentID, Any]
     actions: Mapping[AgentID, Any]

@@ -46,7 +46,7 @@ class Lookback(ABC):
 
     @abstractmethod
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return the steps before a chunk that has some, as columns; all columns have the same number of rows."""
+        """Return the steps before a chunk that continues an episode, as columns with the same number of rows."""
 
     def rows_before(self, column: str, chunks: npt.NDArray[np.int64], steps_back: npt.NDArray[np.int64]) -> Column:
         """Return the rows (K, ...) of a column, K at least 1.
@@ -87,7 +87,8 @@ class LookbackRows(Lookback):
 
 
 def columns_before_each(lookback: Lookback | None, chunks: range) -> dict[int, Mapping[str, Column]]:
-    """Return the steps before each of these chunks that has some, numbered from the first of these chunks."""
+    """Return the steps before each chunk in this range that continues an episode, numbered from the first chunk of the
+    range."""
     if lookback is None:
         return {}
     found = np.flatnonzero(lookback.num_before[chunks.start : chunks.stop]).tolist()
@@ -137,7 +138,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         last_lookback: the steps just before each chunk's last observation, if it does not follow the chunk's last step
             (in replayed n-step transitions); None: the steps of the chunk.
         infos: non-empty infos of the environment.
-        module_id: id of the module that acted.
+        module_id: id of the module that chose the actions.
         agents: agents of the chunks, in runs with several agents.
         tasks: E names of the tasks of the chunks' episodes, None if unknown; only for recorded episodes.
     """
@@ -299,18 +300,18 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
 
 @dataclass(frozen=True)
 class Rollout(LeanPickle):
-    """Sampled experiences: a block for each module that acted, and the number of env steps.
+    """Sampled experiences: a block for each acting module, and the number of env steps.
 
     Attributes:
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
-        whole: unsplit blocks, for connectors that read other agents' rows; None if not split.
+        unsplit: the unsplit blocks, for connectors that read other agents' rows; None if not split.
     """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
     skip_journal_records: tuple[str, ...] = ()
-    whole: Mapping[str, ColumnBlock] | None = None
+    unsplit: Mapping[str, ColumnBlock] | None = None
 
     def with_writable_rows(self) -> Rollout:
         """Return the rollout with writable arrays; arrays from Ray's object store may be read-only."""

@@ -159,7 +159,7 @@ class LookbackBuffer:
         self.data = take(self.data, slice(rows))
 
     def finalize(self) -> None:
-        """Turn the list of items into columns; does nothing in numpy mode. Raises the errors of `nested.stack`."""
+        """Convert the list of items to columns; does nothing in numpy mode. Raises the errors of `nested.stack`."""
         self.data = self.to_columns()
 
     def to_columns(self) -> Any:

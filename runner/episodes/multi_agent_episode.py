@@ -310,7 +310,7 @@ class MultiAgentEpisode:
     ) -> None:
         """Add one env step; each dict has some of the agents.
 
-        A key that is there counts, whatever its value. Infos belong to observations: infos of agents without one
+        A key that is present counts, regardless of its value. Infos belong to observations: infos of agents without one
         are dropped. Flags of agents that were never observed are ignored.
 
         Raises:

@@ -116,8 +116,8 @@ def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> C
     numbers, chunks, obs_rows = range(first, last + 1), slice(first, last + 1), slice(start + first, stop + last + 1)
     starts = np.maximum(offsets[chunks], start)
     lengths = np.minimum(offsets[first + 1 : last + 2], stop) - starts
-    is_whole_end = np.arange(first, last + 1) < last
-    is_whole_end[-1] = stop == offsets[last + 1]
+    is_last_part = np.arange(first, last + 1) < last
+    is_last_part[-1] = stop == offsets[last + 1]
     num_before = start - int(offsets[first])  # steps of the first chunk before the part
     return ColumnBlock(
         columns={
@@ -125,8 +125,8 @@ def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> C
             for name, column in block.columns.items()
         },
         lengths=lengths,
-        is_terminated=block.is_terminated[chunks] & is_whole_end,
-        is_truncated=block.is_truncated[chunks] & is_whole_end,
+        is_terminated=block.is_terminated[chunks] & is_last_part,
+        is_truncated=block.is_truncated[chunks] & is_last_part,
         t_started=block.t_started[chunks] + starts - offsets[chunks],
         episode_ids=block.episode_ids[chunks],
         lookback=_lookback(block, numbers, num_before, num_lookback),

@@ -445,7 +445,8 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one observation at an int, else several; None: all T + 1 from timestep 0 on."""
+        """Return the observation at an index, or several for a list or slice of indices; None: all T + 1 from timestep
+        0 on."""
         return self.observations._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_actions(
@@ -456,21 +457,23 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one action at an int, else several; None: all T."""
+        """Return the action at an index, or several for a list or slice of indices; None: all T."""
         return self.actions._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one reward at an int, else several; None: all T."""
+        """Return the reward at an index, or several for a list or slice of indices; None: all T."""
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info at an int, else a list of them; None: all T + 1. A `fill` is used unchanged."""
+        """Return the info at an index, or a list of infos for several indices; None: all T + 1. A `fill` is used
+        unchanged."""
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return one output named `key` at an int, else several; None: all T. Raises `ValueError` for an unknown key.
+        """Return the output named `key` at an index, or several for a list or slice of indices; None: all T. Raises
+        `ValueError` for an unknown key.
 
         Without a key, return a dict of all outputs by key, each for these indices.
         """
@@ -529,15 +532,15 @@ class SingleAgentEpisode:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace one observation (an int), some, or all T + 1 of them."""
+        """Replace the observation at an index, several observations, or all T + 1."""
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace one action (an int), some, or all T of them."""
+        """Replace the action at an index, several actions, or all T."""
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace one reward (an int), some, or all T of them."""
+        """Replace the reward at an index, several rewards, or all T."""
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(

@@ -114,8 +114,8 @@ def build_run(
         )
         resources.callback(parts.close)
         addresses = [] if parts.env_runners is None else parts.env_runners.addresses()
-        if config.evaluation.video:  # report environments that cannot be filmed before training
-            evaluator.make_filmer()
+        if config.evaluation.video:  # report environments that do not render images before training
+            evaluator.make_video_recorder()
         return BuiltRun(
             module_parts=module_parts,
             loaded_modules=loaded,
@@ -200,7 +200,7 @@ def _build_run_parts(
     run_dir: Path | None,
     recorded: Mapping[str, RecordedSource],
 ) -> RunParts:
-    """Make the parts that the plan needs; if one cannot be made, close the others."""
+    """Make the parts that the plan needs; if one cannot be created, close the others."""
     needs = needs_of(config)
     with ExitStack() as made:
         made.callback(evaluations.close)

@@ -109,7 +109,7 @@ def store_and_restore(name: str, part: Stateful) -> None:
 
 def _changed_values(digests: Digests, of_plan: Mapping[str, Any]) -> list[str]:
     changed = list(digests.changed(of_plan.get("references", {})))
-    what = "values differ from the checkpoint, so the parts that depend on them start afresh"
+    what = "values differ from the checkpoint, so the parts that depend on them are reset"
     return [f"{what}: {', '.join(changed)}"] if changed else []
 
 

@@ -71,7 +71,7 @@ def make_env_runner(
         index: index of the env runner, which selects its seeds.
 
     Raises:
-        ConfigError: the configuration is wrong, or a part cannot be made.
+        ConfigError: the configuration is wrong, or a part cannot be created.
     """
     from runner.config.compose import compose_experiment  # imports Hydra, which env runners of a run do not need
     from runner.config.validation import build_experiment_config
@@ -271,7 +271,7 @@ def _episode_callbacks(
     """Make the listener that calls the callbacks; empty if they do not override any hook that an env runner calls."""
     if callbacks is None:
         callbacks = build_callbacks(config)
-    if not callbacks.hears(*EPISODE_HOOKS):
+    if not callbacks.overrides_any(*EPISODE_HOOKS):
         return []
     callbacks.context["is_evaluation"] = identity.role == EVALUATION
     return [EpisodeCallbacks(callbacks, env.environments, identity.index, env.num_envs, module)]

@@ -1,4 +1,4 @@
-"""Evaluates the current policy of a run in complete episodes and on held-out data, and films it."""
+"""Evaluates the current policy of a run in complete episodes and on held-out data, and records videos of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.env_runners.limited_envs import limited
 from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.experiment.filming import Filmer
+from runner.experiment.video_recording import VideoRecorder
 from runner.interrupts import Interrupted
 from runner.module_parts import ModuleParts
 from runner.pipelines.custom_metrics import merged_metrics
@@ -80,7 +80,7 @@ class Evaluator:
         self._is_recording = is_recording
         self._warn = warn
         self._has_warned_of_no_end = self._has_reported = False
-        self._filmer: Filmer | None = None
+        self._video_recorder: VideoRecorder | None = None
 
     def build_env_runners(self) -> EnvRunnerGroup:
         """Return the env runners; build them on first use."""
@@ -131,7 +131,7 @@ class Evaluator:
     ) -> FinishedEpisodes:
         """Run an evaluation or wait for one. If it is interrupted, restore the earlier state of the callbacks."""
         callbacks = parts.callbacks
-        starts = wait is None and callbacks.hears("on_evaluate_start")
+        starts = wait is None and callbacks.overrides_any("on_evaluate_start")
         before = copy.deepcopy(callbacks.get_state()) if starts else []
         try:
             return (wait or self.submit(parts, num_episodes))()
@@ -194,8 +194,8 @@ class Evaluator:
             result: Result = dict(self.held_out.evaluate(state, parts.shared_state, num_env_steps))
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
 
-    def film(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
-        """Film complete episodes of the current policy.
+    def record_videos(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
+        """Record videos of complete episodes of the current policy.
 
         Args:
             parts: parts of the run, which hold the policy.
@@ -203,24 +203,24 @@ class Evaluator:
             num_episodes: number of episodes in each file.
 
         Raises:
-            ConfigError: the environment cannot be filmed.
+            ConfigError: the environment does not render images.
             UserError: a file cannot be written.
         """
-        filmer, metrics = self.make_filmer(is_window=not paths), parts.metrics
+        recorder, metrics = self.make_video_recorder(is_window=not paths), parts.metrics
         weights, num_sampled = parts.get_weights(), metrics.num_env_steps_sampled_lifetime
         with metrics.clocked(), reporting(self._report_once):
-            return filmer.film(paths, num_episodes, weights, parts.shared_state, num_sampled)
+            return recorder.record(paths, num_episodes, weights, parts.shared_state, num_sampled)
 
-    def make_filmer(self, is_window: bool = False) -> Filmer:
-        """Return the filmer, which films or shows episodes; make it on first use.
+    def make_video_recorder(self, is_window: bool = False) -> VideoRecorder:
+        """Return the object that records or shows episodes; create it on first use.
 
         Raises:
-            ConfigError: the environment cannot be filmed.
+            ConfigError: the environment does not render images.
         """
-        if self._filmer is None:
+        if self._video_recorder is None:
             specs = {module_id: of_module.spec for module_id, of_module in self._module_parts.items()}
-            self._filmer = Filmer(self._config, specs, is_window)
-        return self._filmer
+            self._video_recorder = VideoRecorder(self._config, specs, is_window)
+        return self._video_recorder
 
     def finish_recording(self) -> Recorded | None:
         """Finish the files of recorded episodes; return None if none are recorded."""
@@ -234,7 +234,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Close environments and env runners."""
-        close_each([self.env_runners, self._filmer])
+        close_each([self.env_runners, self._video_recorder])
 
 
 def _with_limited_episodes(config: ExperimentConfig) -> ExperimentConfig:

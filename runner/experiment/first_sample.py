@@ -41,7 +41,7 @@ def first_env_runner(
         role: role of the env runner.
 
     Raises:
-        ConfigError: the environment or a part cannot be made.
+        ConfigError: the environment or a part cannot be created.
         RunFailure: a step failed.
     """
     env = _stepped_here(config.env) if role == TRAINING else replace(config.env, port=None)

@@ -145,7 +145,7 @@ def _check_player(
         if not contents:
             _make_player(config.league.fixed, {first: specs[first].action_space}, True, player_id, None, first)
     except (PolicyFileError, KeyError, TypeError, ValueError) as error:
-        what, where = f"player {player_id} cannot be made: {error}", f"league.fixed.{player_id}"
+        what, where = f"player {player_id} cannot be created: {error}", f"league.fixed.{player_id}"
         got = given if isinstance(given, str) else show_value(given)
         raise ConfigError([Problem(what, where, got, _POLICY_FILES if contents else None)]) from error
     if problems:

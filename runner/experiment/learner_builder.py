@@ -57,13 +57,13 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """Make a learner for each module and its learner pipeline, in this process or in Ray actors.
 
     Raises:
-        ConfigError: a part cannot be made, or a connector needs rows that go to other learners.
+        ConfigError: a part cannot be created, or a connector needs rows that go to other learners.
     """
     if config.learners.num_learners == 0:
         return build_local_learner_group(config, parts, SingleProcess())
     _check_shared_out(config, parts)
-    keeps_whole = any(module_parts.learner.requires.needs_other_agents for module_parts in parts.values())
-    settings = (config.learners, lookback_of(config, parts), keeps_whole, config.ray.actor_start_timeout_s)
+    keeps_unsplit = any(module_parts.learner.requires.needs_other_agents for module_parts in parts.values())
+    settings = (config.learners, lookback_of(config, parts), keeps_unsplit, config.ray.actor_start_timeout_s)
     return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
 
 

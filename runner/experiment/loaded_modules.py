@@ -1,7 +1,7 @@
 """Loads module parameters from another run: `load_state_path` and `load_state_strict` of a module block.
 
 A module loads parameters, and the connector states that env runners share (the moments of a `MeanStdFilter`).
-Everything else starts afresh: optimisers, counters, random streams.
+Everything else starts from scratch: optimisers, counters, random streams.
 """
 
 from __future__ import annotations
@@ -190,6 +190,6 @@ def _describe_lack(names: Sequence[str], place: str) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str]) -> str:
-    """List the first few texts and the number of the others."""
+    """List the first few strings and the number of the others."""
     more = len(texts) - _MOST_NAMES
     return ", ".join([*texts[:_MOST_NAMES], *([f"... ({more} more)"] if more > 0 else [])])

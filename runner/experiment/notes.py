@@ -20,7 +20,7 @@ class Notes:
         self._show = show
 
     def warn(self, text: str) -> None:
-        """Show a line, logged as a warning."""
+        """Show a line, and log it as a warning."""
         (self._show or _log.warning)(text)
 
     def inform(self, text: str) -> None:
@@ -29,7 +29,7 @@ class Notes:
 
     @contextmanager
     def shown_by(self, show: Callable[[str], None]) -> Iterator[None]:
-        """Show lines with another function in this context."""
+        """Show lines with this function within the context."""
         before, self._show = self._show, show
         try:
             yield

@@ -69,7 +69,7 @@ def _check_data_of(
     readers = _connectors_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
-            f"{readers[0]} computes with the module, so train batches that are made once would become outdated",
+            f"{readers[0]} uses the module, so train batches that are made once would become outdated",
             where="offline.materialize_mapped_data",
             got="true",
             expected="false",

@@ -34,7 +34,7 @@ class RecordedReplay:
         source: reads the steps.
         read: recorded columns.
         unread: column -> some sampled rows, for outputs of the acting module that learners do not read. They are NaN in
-            recorded steps, because another policy acted.
+            recorded steps, which come from another policy.
     """
 
     buffers: tuple[str, ...]

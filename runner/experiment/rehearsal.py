@@ -1,4 +1,4 @@
-"""The rehearsal of `validate --build`: make the parts of a run in this process, and run one step."""
+"""The dry run of `validate --build`: make the parts of a run in this process, and run one step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from runner.experiment.build import check_metrics
 from runner.experiment.checkpointing import Stateful, check_storable, store_and_restore
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.features import features_of
-from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_env_runner, first_sample, reduced, sample_with
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
@@ -28,6 +27,7 @@ from runner.experiment.recorded_data_builder import build_held_out_evaluation, c
 from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
+from runner.experiment.video_recording import VideoRecorder
 from runner.module_parts import (
     ModuleParts,
     ModuleSpec,
@@ -63,7 +63,7 @@ def rehearse(config: ExperimentConfig) -> Rehearsed:
 
 
 class _Rehearsal:
-    """One rehearsal. It collects problems and continues as long as the next part can be made."""
+    """One dry run. It collects problems and continues as long as the next part can be made."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._config = reduced(config)
@@ -87,7 +87,7 @@ class _Rehearsal:
         return Rehearsed(tuple(self._made), tuple(self._not_made), tuple(self._warnings))
 
     def _make_parts(self) -> dict[str, ModuleParts] | None:
-        """Make the network and pipelines of each module; return None if one of them cannot be made."""
+        """Make the network and pipelines of each module; return None if one of them cannot be created."""
         config = self._config
         specs = self._try("the environment", self._make_specs) or {}
         made = {
@@ -191,7 +191,7 @@ class _Rehearsal:
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
             specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-            self._try("evaluation.video", lambda: Filmer(self._given, specs).close())
+            self._try("evaluation.video", lambda: VideoRecorder(self._given, specs).close())
         held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
 

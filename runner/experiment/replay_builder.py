@@ -43,7 +43,7 @@ def build_replay_buffers(
         except ChoiceError as error:
             raise ConfigError([error.problem(key)]) from error
         except (TypeError, ValueError) as error:
-            what = f"{block['_target_']} cannot be made: {error}"
+            what = f"{block['_target_']} cannot be created: {error}"
             raise ConfigError([Problem(what, key, str(arguments))]) from error
         problems = [
             problem

@@ -50,7 +50,7 @@ def check_replay_memory(config: ExperimentConfig) -> None:
     """Reject buffers that do not fit into the memory of this machine, before the run dir is created.
 
     Raises:
-        ConfigError: the buffers are too large, or a part of the run cannot be made.
+        ConfigError: the buffers are too large, or a part of the run cannot be created.
         RunFailure: the environment failed in its first steps.
     """
     if config.algorithm.replay_buffers:
@@ -68,7 +68,7 @@ def measure_replay(
         rollout: some env steps, or None to sample a few if there are buffers.
 
     Raises:
-        ConfigError: a buffer cannot be made, or together the buffers need more than `SHARE_OF_BUFFERS` of the free
+        ConfigError: a buffer cannot be created, or together the buffers need more than `SHARE_OF_BUFFERS` of the free
             memory.
         RunFailure: the environment failed in its first steps.
     """

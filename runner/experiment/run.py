@@ -82,8 +82,8 @@ class Run:
             records.save_checkpoint(trainer)
         elif trainer.training_iteration == 1 and not self._config.env.is_external:
             check_storable(trainer.get_state())  # includes the states of environments
-        if self._is_filmed(result):
-            records.film(trainer)
+        if self._has_video(result):
+            records.record_video(trainer)
 
     @property
     def _place(self) -> str:
@@ -140,9 +140,9 @@ class Run:
             self._records.add(self._trainer.last_result)
             self._records.save_checkpoint(self._trainer)
 
-    def _is_filmed(self, result: Mapping[str, Any]) -> bool:
+    def _has_video(self, result: Mapping[str, Any]) -> bool:
         evaluation, iteration = self._config.evaluation, self._trainer.training_iteration
-        return evaluation.is_filmed(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
+        return evaluation.has_video(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
         """Return the first stop criterion that a result meets, or None while the run continues."""
@@ -155,8 +155,8 @@ class Run:
 
 
 @contextmanager
-def own_errors_told(run_dir: Path) -> Iterator[None]:
-    """Raise errors of user code in this context as failures that name the user's line."""
+def internal_errors_reported(run_dir: Path) -> Iterator[None]:
+    """Convert errors of user code in this context to failures that show the user's line."""
     try:
         yield
     except (RunnerError, Interrupted):

@@ -12,7 +12,7 @@ from runner.config.composed import Composed
 from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.checkpointing import check_storable
-from runner.experiment.run import Run, own_errors_told
+from runner.experiment.run import Run, internal_errors_reported
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer, TrainerProvenance
@@ -49,7 +49,7 @@ def run_experiment(
         RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
         ExitStack() as stack,
     ):
-        with own_errors_told(records.run_dir), hiding_values(composed.values, composed.references):
+        with internal_errors_reported(records.run_dir), hiding_values(composed.values, composed.references):
             trainer = stack.enter_context(
                 Trainer(
                     config,

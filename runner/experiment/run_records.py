@@ -100,7 +100,7 @@ def _names_of_algorithms(config: ExperimentConfig) -> str:
     return ", ".join([names["algorithm"], *(f"{name} for {module_id}" for module_id, name in own.items())])
 
 
-def _what_is_learned_from(config: ExperimentConfig) -> str:
+def _data_source(config: ExperimentConfig) -> str:
     if ENV_RUNNERS not in needs_of(config):
         source = config.offline.input_ or config.offline.offline_data_class
         return f"recorded data in {', '.join(source) if isinstance(source, list) else source}"
@@ -240,8 +240,8 @@ class RunRecords:
         with self._folder.writing():
             self._progress.append(result)
         self._display.update(result)
-        self._tell_restarts(result)
-        self._tell_number(result)
+        self._report_restarts(result)
+        self._report_number(result)
         if compile_s := result.get(COMPILE_S):
             self._display.note(f"compiled the updates in {compile_s:.1f} s of iteration {result['training_iteration']}")
         value = result.get(RETURN)
@@ -257,14 +257,14 @@ class RunRecords:
         with self._folder.writing():
             parts.write_files(self.run_dir, is_final)
 
-    def _tell_restarts(self, result: Result) -> None:
+    def _report_restarts(self, result: Result) -> None:
         for metric, role in _RESTARTED.items():
             restarts = int(result.get(metric) or 0)
             if restarts > self._num_restarts[metric]:
                 self._num_restarts[metric] = restarts
                 self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
-    def _tell_number(self, result: Result) -> None:
+    def _report_number(self, result: Result) -> None:
         """Show a line if the number of env runners has changed since the last iteration."""
         number = int(result.get(NUM_HEALTHY) or 0)
         if self._config.env_runners.is_elastic and number != self._num_runners:
@@ -293,17 +293,17 @@ class RunRecords:
             self._uploads.request()
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
 
-    def film(self, trainer: Trainer) -> None:
-        """Film the policy of the last iteration as MP4 and GIF, for the run dir and MLflow; note failures."""
+    def record_video(self, trainer: Trainer) -> None:
+        """Record a video of the policy as MP4 and GIF, for the run dir and MLflow; note failures."""
         stem = self.run_dir / "videos" / f"iteration_{trainer.training_iteration:06d}"
         paths = [stem.with_suffix(suffix) for suffix in SUFFIXES]
         try:
             with self._folder.writing():
-                trainer.evaluator.film(trainer.parts, paths, self._config.evaluation.num_filmed_episodes)
+                trainer.evaluator.record_videos(trainer.parts, paths, self._config.evaluation.num_video_episodes)
         except FolderLost:
             raise
         except RunnerError as error:
-            self._display.note(f"iteration {trainer.training_iteration} was not filmed: {error}")
+            self._display.note(f"iteration {trainer.training_iteration} was not recorded as a video: {error}")
             return
         if self._tracker is not None:
             for path in paths:
@@ -356,7 +356,7 @@ class RunRecords:
     def _display_info(self, loaded: Sequence[LoadedModule], replay: Mapping[str, str]) -> DisplayInfo:
         config = self._config
         facts = {
-            "environment": f"{config.env.name}, {_what_is_learned_from(config)}",
+            "environment": f"{config.env.name}, {_data_source(config)}",
             "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }

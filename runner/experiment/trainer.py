@@ -73,7 +73,7 @@ class Trainer:
     Attributes:
         parts: everything with state: learners, env runners, recorded data, replay buffers, and more.
         context: the environment of the plan's operators.
-        evaluator: evaluates the policy in episodes and on held-out data, and films it.
+        evaluator: evaluates the policy in episodes and on held-out data, and records videos of it.
         addresses: `host:port` where external simulators connect; empty if env runners step the environments.
         last_result: metrics of the newest iteration, also if its evaluation failed.
         loaded_modules: modules whose parameters were loaded from other runs.

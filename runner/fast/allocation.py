@@ -1,6 +1,6 @@
 """Memory allocation settings of the C library, for a process that learns.
 
-The plain version is glibc's default settings, which give the same numbers. A gradient step of two layers of 256 on
+The plain version is glibc's default settings, which give the same results. A gradient step of two layers of 256 on
 4,000 rows takes 22 ms of CPU time instead of 27, and on 20,000 rows 108 ms instead of 139 (2026-11-27, medians of 5
 pairs on two shared cores). `ppo_cartpole` (`benchmarks/throughput.py`), with minibatches of 128, takes the same time.
 """

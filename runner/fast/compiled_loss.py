@@ -174,7 +174,7 @@ class CompiledLoss:
         return [True] * len(guards)
 
     def _problem(self, error: Exception) -> Problem:
-        """Describe why the loss or the module cannot be compiled, with its source line."""
+        """Describe the reason why the loss or the module cannot be compiled, with its source line."""
         where = "learners.compile"
         reason, frame = reason_of(error)
         if is_recompile_limit(error):

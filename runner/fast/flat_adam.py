@@ -20,7 +20,7 @@ class FlatAdam:
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980) with torch's fused kernel, called directly.
 
     `torch.optim.Adam(fused=True)` ends in the same kernel. If a network is small, however, its bookkeeping for
-    lists of parameters costs more than the kernel. A test checks that both give equal numbers.
+    lists of parameters costs more than the kernel. A test checks that both give equal results.
 
     Args:
         parameter: (P,) float32 vector that is changed in place; its `grad` is read.

@@ -95,7 +95,7 @@ class Imported:
 
 
 def one_line(text: str) -> str:
-    """Return a text from an untrusted file on one line, without characters that end it or control a terminal."""
+    """Return a string from an untrusted file on one line, without characters that end it or control a terminal."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 

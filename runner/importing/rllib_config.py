@@ -244,7 +244,7 @@ class RLlibConfig:
 
 
 def find_fault(schema: type, name: str, value: Any) -> str | None:
-    """Return why a value is not valid for a field, or None if it is valid."""
+    """Return the reason why a value is not valid for a field, or None if it is valid."""
     if _NO_VALUE.search(json.dumps(value)):
         return "it is not a plain value"
     field = next(field for field in dataclasses.fields(schema) if field.name == name)

@@ -72,7 +72,7 @@ class Skill(NamedTuple):
 
 
 class League(Part):
-    """Keeps a run's players and their games against its modules, and determines who plays next.
+    """Keeps a run's players and their games against its modules, and determines the next opponents.
 
     Args:
         config: the `league` block.

@@ -166,7 +166,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
                 content = self._policies.get(player_id, {}).get(module_id)
                 self._players[key] = self._make_player(player_id, content, module_id)
             except (ValueError, TypeError, KeyError) as error:
-                problem = Problem(f"player {player_id} of the league cannot be made: {error}", "league")
+                problem = Problem(f"player {player_id} of the league cannot be created: {error}", "league")
                 raise RunFailure(problem) from error
         return self._players[key]
 

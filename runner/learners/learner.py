@@ -135,7 +135,7 @@ class Learner(Part):
         found = {}
         for network, modules in self._trained_with(batch.columns, num_env_steps):
             for module in modules:
-                minibatch = module.minibatches.whole(batch.columns[module.module_id])
+                minibatch = module.minibatches.all_rows(batch.columns[module.module_id])
                 if minibatch is None:
                     continue
                 metrics = module.means([network.eager.compute({module: minibatch})[module]])

@@ -74,7 +74,8 @@ class Loss(DeclaredState):
 
     @property
     def adapts(self) -> bool:
-        """Whether the loss depends on earlier updates, so that env runners, which make none, cannot compute it."""
+        """Whether the loss depends on earlier updates, so that env runners, which do not perform updates, cannot
+        compute it."""
         return bool(self.get_state())
 
 

@@ -24,7 +24,7 @@ class LossNotFinite(RunFailure):
 
 @dataclass(frozen=True)
 class _Extreme:
-    """The most extreme value of a column, and how many of its values are out of range."""
+    """The most extreme value of a column, and the number of values out of range."""
 
     name: str
     value: float

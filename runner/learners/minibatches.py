@@ -222,7 +222,7 @@ class Minibatches:
             of_all = num_rows if cut.rows_of_all is None else cut.rows_of_all[number]
             yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
 
-    def whole(self, batch: Mapping[str, Any]) -> Minibatch | None:
+    def all_rows(self, batch: Mapping[str, Any]) -> Minibatch | None:
         """Return all rows with a loss as one minibatch, in order, or None if a learner does not have rows."""
         units = self._units(batch)
         sizes = self._sizes(units, None)

@@ -1,4 +1,4 @@
-"""Check of a run's first train batch: the module's outputs must equal the outputs recorded while it acted.
+"""Check of a run's first train batch: the module's outputs must equal the outputs recorded during sampling.
 
 With equal weights, the learner's forward pass returns the same outputs and log-probabilities for the same rows. If they
 differ, a connector changes the values for the learner, or a module or distribution is inconsistent. Every probability
@@ -45,7 +45,7 @@ _MASKED = 1e30  # larger logits come from action masks and are not compared
 
 
 class OnPolicyConsistencyCheck:
-    """Compares the outputs recorded while acting with the outputs for the same rows of the train batch.
+    """Compares the outputs recorded during sampling with the outputs for the same rows of the train batch.
 
     Each module is checked once, with the first train batch that contains rows of it.
 
@@ -84,10 +84,11 @@ class OnPolicyConsistencyCheck:
 
 
 def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, float, float] | None:
-    """Find the first column of a train batch that differs: its name, the value while acting, the value now.
+    """Find the first column of a train batch that differs: its name, the value during sampling, the value now.
 
     Args:
-        module: module with the weights that acted; its buffers and the global random stream are not changed.
+        module: module with the weights that were used for sampling; its buffers and the global random stream are not
+            changed.
         batch: column -> (B, ...) tensor, or (S, L, ...) for a stateful module.
     """
     if module.num_noise:  # the noise used while acting is not recorded
@@ -165,7 +166,7 @@ def _find_culprit(
 ) -> tuple[str, str]:
     """Return a clause that names the cause of a difference, and the place of its configuration."""
     module, block = modules[module_id], rollout.blocks[module_id]
-    blocks = rollout.whole or rollout.blocks
+    blocks = rollout.unsplit or rollout.blocks
     if column == ACTION_LOGP:
         changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules, blocks)
         if changers:
@@ -242,7 +243,7 @@ def _as_array(leaf: Any) -> Any:
 
 def _problem(column: str, before: float, now: float, culprit: str, where: str) -> Problem:
     return Problem(
-        f"the module learns from different values than it acted on: {culprit}",
+        f"the module learns from different values than it used for sampling: {culprit}",
         where=f"{where}; first update, column {column!r}",
         got=f"{column} {before:.6g} when acting, {now:.6g} for the same row of the train batch",
         expected="equal numbers",

@@ -90,7 +90,7 @@ def make_optimizer(
         groups: parameter groups with separate learning rates, or None for one group.
 
     Raises:
-        ConfigError: the class cannot be made, or is not an optimiser that steps along given gradients.
+        ConfigError: the class cannot be created, or is not an optimiser that steps along given gradients.
     """
     parts = [slice(None)] if groups is None else [weights.groups[name] for name in groups]
     options: dict[str, Any] = {_TORCH_NAMES.get(name, name): value for name, value in config.given_options().items()}
@@ -129,7 +129,7 @@ def _made(config: OptimizerConfig, groups: Sequence[Sequence[nn.Parameter]]) -> 
         optimizer: torch.optim.Optimizer
         optimizer = optimizer_class([{"params": group} for group in groups], lr=0.0, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
-        what = f"{config._target_} cannot be made: {error}"
+        what = f"{config._target_} cannot be created: {error}"
         raise ConfigError([Problem(what, "algorithm.optimizer.arguments", str(config.arguments))]) from error
     return optimizer
 

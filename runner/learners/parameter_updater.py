@@ -171,7 +171,7 @@ class ParameterUpdater:
         return {"module": module, "optimizer": self._optimizer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], has_same_parameters: bool = True) -> None:
-        """Restore a state of `get_state`; if the learned parameters differ, the optimiser starts afresh.
+        """Restore a state of `get_state`; if the learned parameters differ, the optimiser is reset.
 
         Raises:
             ConfigError: the parameters belong to a different network.

@@ -49,14 +49,14 @@ class RemoteLearnerGroup(Part):
         modules: module id -> a module like the learner's, which converts its state to weights; see `networks_of`.
         config: number and resources of the learners, and the limit of restarts.
         num_lookback: past steps that remain visible to a chunk that is split between two learners.
-        keeps_whole: whether each learner also gets the rows of all others, to read; see `Rollout.whole`.
+        keeps_unsplit: whether each learner also gets the rows of all others, to read; see `Rollout.unsplit`.
         start_timeout_s: time limit for the start of all learners. With few cores they import torch one by one.
 
     Attributes:
         gang: the actors.
 
     Raises:
-        RunFailure: a learner cannot be made.
+        RunFailure: a learner cannot be created.
     """
 
     name = LEARNERS
@@ -67,13 +67,13 @@ class RemoteLearnerGroup(Part):
         modules: Mapping[str, RLModule | MultiRLModule],
         config: LearnersConfig,
         num_lookback: int,
-        keeps_whole: bool = False,
+        keeps_unsplit: bool = False,
         start_timeout_s: float = 300.0,
     ) -> None:
         self.num_learners = config.num_learners
         self._make_learners, self._config, self._num_lookback = make_learners, config, num_lookback
         self._start_timeout_s = start_timeout_s
-        self._keeps_whole = keeps_whole
+        self._keeps_unsplit = keeps_unsplit
         self._modules = dict(modules)
         self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None if `_states` is newer
@@ -164,8 +164,8 @@ class RemoteLearnerGroup(Part):
         import ray
 
         parts = split_rollout(rollout, self.num_learners, self._num_lookback)
-        if self._keeps_whole:
-            parts = [replace(part, whole=rollout.blocks) for part in parts]
+        if self._keeps_unsplit:
+            parts = [replace(part, unsplit=rollout.blocks) for part in parts]
         return [ray.put(part) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:

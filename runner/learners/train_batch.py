@@ -50,7 +50,7 @@ def batch_of(
 ) -> dict[str, dict[str, Any]]:
     """Make the columns of the modules that have rows in the rollout, with the learner pipelines."""
     batches: dict[str, dict[str, Any]] = {}
-    others = {"episodes_of_modules": rollout.whole or rollout.blocks}
+    others = {"episodes_of_modules": rollout.unsplit or rollout.blocks}
     for module_id in module_ids:
         block = rollout.blocks.get(module_id)
         if block is not None and block.num_rows:

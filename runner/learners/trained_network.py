@@ -70,7 +70,7 @@ class TrainedNetwork:
         return {"modules": modules, **self.gradient.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`; if the set of trained modules differs, the optimiser starts afresh.
+        """Restore a state of `get_state`; if the set of trained modules differs, the optimiser is reset.
 
         Raises:
             ConfigError: the parameters belong to a different network.

@@ -41,8 +41,8 @@ def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingPart
     """Make the module and the pipelines of an env runner.
 
     Raises:
-        ConfigError: an edit names an unknown anchor; a connector cannot be made, does not support the spaces, or reads
-            a column that nothing writes; the module cannot encode the observations.
+        ConfigError: an edit names an unknown anchor; a connector cannot be created, does not support the spaces, or
+            reads a column that nothing writes; the module cannot encode the observations.
     """
     spaces = spec.observation_space, spec.action_space
     edits = {name: _edits(config, spec, name) for name in ("env_to_module", "module_to_env")}
@@ -194,7 +194,7 @@ def make_connector(block: Mapping[str, Any], where: str) -> Connector:
         where: name of its pipeline in messages.
 
     Raises:
-        ConfigError: the connector cannot be made.
+        ConfigError: the connector cannot be created.
     """
     path = block["_target_"]
     connector_class = import_target(path, where, Connector)
@@ -208,7 +208,7 @@ def make_connector(block: Mapping[str, Any], where: str) -> Connector:
     try:
         connector: Connector = connector_class(*positional, **arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(f"{path} cannot be made: {error}", where, str(arguments))]) from error
+        raise ConfigError([Problem(f"{path} cannot be created: {error}", where, str(arguments))]) from error
     return connector
 
 
@@ -236,7 +236,8 @@ def _build_module(config: ExperimentConfig, spec: ModuleSpec, env_to_module: Env
 
 
 def _unmade_module(error: Exception, where: str, path: str, module_class: type[RLModule]) -> Problem:
-    """Describe why a module cannot be made; for user-defined classes, name the line that raised the error."""
+    """Describe the reason why a module cannot be created; for user-defined classes, name the line that raised the
+    error."""
     if not is_user_defined(module_class):
         return Problem(str(error), where, path)
     problem = problem_of(error, where)
@@ -244,7 +245,7 @@ def _unmade_module(error: Exception, where: str, path: str, module_class: type[R
         expected = "__init__(self, observation_space, action_space, config)"
         return Problem(str(error), f"{where}, {place_of(module_class, '__init__')}", expected=expected)
     is_early = "before Module.__init__() call" in str(error)  # from torch's message
-    what = f"{module_class.__name__} cannot be made: {problem.what}"
+    what = f"{module_class.__name__} cannot be created: {problem.what}"
     return replace(problem, what=what, fix=SUPER_FIRST if is_early else problem.fix)
 
 

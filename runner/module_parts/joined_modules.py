@@ -68,8 +68,8 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
     are frozen.
 
     Raises:
-        ConfigError: the `MultiRLModule` cannot be made, or does not match the algorithm or the learner pipelines; or a
-            connector needs other agents, but there is only one.
+        ConfigError: the `MultiRLModule` cannot be created, or does not match the algorithm or the learner pipelines; or
+            a connector needs other agents, but there is only one.
     """
     spaces = _give_agents(parts)
     block = config.multi_agent.multi_rl_module

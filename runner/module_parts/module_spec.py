@@ -162,7 +162,7 @@ def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
     }
     problems = [
         Problem(
-            f"module {named} acts for no agent",
+            f"module {named} is not mapped to any agent",
             where=block,
             got=named,
             expected=", ".join(module_ids),

@@ -93,7 +93,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
 
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
-    """Return how many past steps episodes keep: the configured number, or more if a connector needs more."""
+    """Return the number of past steps that episodes keep: the configured number, or more if a connector needs more."""
     needed = [
         pipeline.requires.num_lookback
         for module_parts in parts.values()

@@ -29,7 +29,7 @@ _LARGEST_CODE = 10
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """How images in a Box are read.
+    """The interpretation of a Box as images.
 
     Attributes:
         axes: names of the axes in order: T (frames), H, W, C.
@@ -64,7 +64,7 @@ class ImageFormat:
 
 
 def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | None:
-    """Return how a leaf of an observation space is read as an image, or None if it is flattened."""
+    """Return the image format of a leaf of an observation space, or None if the leaf is flattened."""
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
     assert space.shape is not None
@@ -78,7 +78,8 @@ def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | N
 
 
 def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
-    """Return why the interpretation of a leaf is ambiguous, with the key that decides it, or None if it is clear."""
+    """Return the reason why the interpretation of a leaf is ambiguous, with the key that decides it, or None if it is
+    clear."""
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
     found = image_format(space, config)

@@ -119,7 +119,7 @@ class MultiRLModule(nn.Module):
 
 
 def _registered_name(module_id: str) -> str:
-    """Return a name that is valid in state dicts for any id, and that no attribute has."""
+    """Return a name for an id that is valid in state dicts and does not clash with an attribute."""
     return f"[{module_id.replace('.', '%2E')}]"
 
 

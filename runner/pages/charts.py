@@ -1,4 +1,4 @@
-"""Charts for pages and pictures, from one definition. A figure adds the data as named rows.
+"""Charts for pages and images, from one definition. A figure adds the data as named rows.
 
 Fields have fixed names (`x`, `y`, `series`). Names of metrics and keys are only used as titles, because Vega reads a
 dot in a field's name as a path. A chart is a Vega-Lite specification without data and theme colours, and is immutable.

@@ -53,7 +53,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `sort` is its sort key: a number, a text, or None to sort last."""
+    """A cell of a table; `sort` is its sort key: a number, a string, or None to sort last."""
 
     text: str
     sort: float | str | None = None
@@ -83,13 +83,13 @@ class Figure:
     """A chart with its data.
 
     Attributes:
-        name: name of its picture, without suffix.
+        name: name of its image file, without suffix.
         chart: definition from `charts`, which refers to the data by name.
         points: name -> rows of data.
         caption: text below it.
         title: text above it.
         height: height in pixels.
-        is_small: whether several are shown in a row. No pictures are made of small figures.
+        is_small: whether several are shown in a row. No images are made of small figures.
     """
 
     name: str
@@ -110,17 +110,17 @@ class Figure:
         return {**self.chart, "width": width, "height": self.height, "datasets": datasets}
 
     def to_png(self) -> bytes:
-        """Return a picture with a white background, at twice the resolution of the page."""
+        """Return an image with a white background, at twice the resolution of the page."""
         spec = self.spec(_PICTURE_WIDTH)
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=_ON_PAPER))
 
     def to_svg(self, width: int = _PICTURE_WIDTH) -> str:
-        """Return a picture with a white background."""
+        """Return an image with a white background."""
         svg: str = vl_convert.vegalite_to_svg(self.spec(width), vl_version=_VEGA_LITE, config=_ON_PAPER)
         return svg
 
     def address(self, width: int = _PICTURE_WIDTH) -> str:
-        """Return the picture as a `data:` URL. Its names are isolated from the page, and scripts in it cannot run."""
+        """Return the image as a `data:` URL. Its names are isolated from the page, and scripts in it cannot run."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.to_svg(width).encode()).decode()}"
 
     def _repr_html_(self) -> str:
@@ -145,7 +145,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A static picture, included in the page without a script.
+    """A static image, included in the page without a script.
 
     Attributes:
         html: SVG, or HTML around it, with escaped text.
@@ -182,7 +182,7 @@ class Page:
         facts: highlighted numbers at the top.
         sections: sections in order.
         headline: lines for the terminal.
-        is_going_on: whether a process is still running.
+        is_running: whether a process is still running.
     """
 
     kind: str
@@ -192,7 +192,7 @@ class Page:
     facts: Sequence[Fact]
     sections: Sequence[Section]
     headline: Sequence[str]
-    is_going_on: bool = False
+    is_running: bool = False
 
     @property
     def figures(self) -> list[Figure]:
@@ -214,7 +214,7 @@ class Content:
 
 
 def render(page: Page) -> str:
-    """Render the page as a single self-contained HTML text.
+    """Render the page as a single self-contained HTML document.
 
     Text from configurations is escaped. In addition, only the page's two scripts may run, identified by their digests,
     and nothing may be loaded.
@@ -241,7 +241,7 @@ def render_content(page: Page) -> Content:
 def render_document(
     title: str, content: Content, scripts: Sequence[Path], sources: str, has_charts: bool = True
 ) -> str:
-    """Render an HTML text.
+    """Render an HTML document.
 
     Args:
         title: title of the window.

@@ -82,7 +82,7 @@ Rows = list[dict[str, Any]]
 
 
 def _quarantined(record: RunData) -> Iterator[Block]:
-    """Name the simulators whose episodes are left out, and the option that trusts them."""
+    """List the simulators whose episodes are left out, and the option that trusts them."""
     columns = {name: column for name, column in record.columns.items() if name.startswith(QUARANTINED)}
     names = [name.removeprefix(QUARANTINED) for name, column in columns.items() if np.isfinite(column[-1])]
     if names:
@@ -127,7 +127,7 @@ def run_page(record: RunData, url_of: Callable[[Path], str] = embed_video) -> Pa
             f"status   {record.status}{f': {record.stop_reason.splitlines()[0]}' if record.stop_reason else ''}",
             *(f"{fact.name.lower():<8} {fact.value}{f' ({fact.note})' if fact.note else ''}" for fact in facts),
         ],
-        is_going_on=record.status == "running",
+        is_running=record.status == "running",
     )
 
 

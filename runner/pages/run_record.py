@@ -1,6 +1,6 @@
 """Read a run from its run dir: metrics, status, environment; in a notebook, it is shown as HTML.
 
-In a notebook, charts are pictures and styles are inline, because untrusted notebooks show neither scripts nor style
+In a notebook, charts are images and styles are inline, because untrusted notebooks show neither scripts nor style
 sheets.
 """
 

@@ -54,7 +54,7 @@ def _copied(leaf: Any) -> Any:
 
 
 class AgentToModuleMapping(LearnerConnector):
-    """Groups the columns by the module that acted: `{module id: {column: rows}}`.
+    """Groups the columns by acting module: `{module id: {column: rows}}`.
 
     Pipelines run once per module, with the chunks of all agents that it acts for.
     """

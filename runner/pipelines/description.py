@@ -19,7 +19,7 @@ ENDS: Mapping[str, tuple[str, str]] = {
 
 
 def columns_of(connector: Connector) -> dict[str, tuple[str, ...]]:
-    """Return use of columns -> their names, and the metrics that a connector reports; without empty entries."""
+    """Return the columns of a connector by use (`reads`, `writes`, ...) and its metrics, without empty entries."""
     requires = Requirements.of(connector)
     parts = {"reads": requires.reads, "writes": requires.writes, "per fragment": requires.writes_per_fragment}
     parts["reports"] = tuple(connector.reports)

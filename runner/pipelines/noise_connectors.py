@@ -50,7 +50,8 @@ class DrawsNoise(Connector):
         self._noise, self._position, self._resume_at = (), 0, 0
 
     def get_state(self) -> dict[str, Any]:
-        """Return how much of the current noise is used; the pipeline saves the stream it was drawn from."""
+        """Return the number of vector steps of the current noise that were used; the pipeline saves the stream it was
+        drawn from."""
         if self._position == len(self._noise):  # the next noise begins at this state
             restore_stream(self._before, stream_state(self._stream))
             self._noise, self._position = (), 0

@@ -193,7 +193,8 @@ class ConnectorPipeline(ConnectorList, Connector):
         return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Check that every connector is in its place and finds the columns it reads; return the columns after the last
+        """Check that every connector is in a valid position and finds the columns that it reads; return the columns
+        after the last
         one.
 
         Args:
@@ -402,7 +403,8 @@ def is_of_runner(connector: Connector) -> bool:
 
 
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ReducedMetrics:
-    """Return what connectors have reported since the last call, by names in the run; module id -> its pipelines."""
+    """Return the values that connectors have reported since the last call, by metric name in the run; module id -> its
+    pipelines."""
     return merged_metrics(
         pipeline.take_metrics(module_id)
         for module_id, of_module in pipelines.items()

@@ -71,7 +71,7 @@ def compute_vtrace(
 
     Args:
         rewards, values: (B,) float32. terminateds, is_step: (B,) bool.
-        ratios: (B,) float32, pi(a | s) / mu(a | s), of the learning policy to the acting policy.
+        ratios: (B,) float32, pi(a | s) / mu(a | s), of the learning policy to the sampling policy.
         settings: discount factor, and limits of the ratios.
         longest: number of env steps in the longest chunk.
 
@@ -92,7 +92,7 @@ class VTrace(LearnerConnector):
     """Adds `vf_preds`, `value_targets` (v) and `advantages` (A), float32 each, corrected for an older policy.
 
     Columns have the shape (B,) of the batch's rows, or (S, L) of its sequences. Ratios compare the module at the time
-    of the call with the policy that acted, using `action_logp` of the batch.
+    of the call with the sampling policy, using `action_logp` of the batch.
 
     Args:
         gamma, lambda_, clip_rho_threshold, clip_c_threshold, clip_pg_rho_threshold: see `VTraceSettings`.
@@ -108,7 +108,10 @@ class VTrace(LearnerConnector):
         needs_trajectories=True,
     )
     reports = {  # noqa: RUF012
-        "importance_ratio_mean": ("mean", "mean ratio of the learning policy to the acting policy, not clipped"),
+        "importance_ratio_mean": (
+            "mean",
+            "mean unclipped probability ratio of the learning policy to the sampling policy",
+        ),
         "share_of_clipped_ratios": ("mean", "fraction of env steps whose ratio is above clip_rho_threshold"),
     }
 
@@ -153,7 +156,8 @@ class VTrace(LearnerConnector):
         return passes[0] if len(passes) == 1 else {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
 
     def of_policy(self, module: RLModule, rows: Batch) -> Batch:
-        """Return `vf_preds` and `ratios` of rows (B,) or sequences (S, L), and columns that replace others.
+        """Return `vf_preds` and `ratios` of rows (B,) or sequences (S, L), and the columns that they replace in the
+        batch.
 
         The ratio is 1 outside env steps.
         """
@@ -187,7 +191,7 @@ class TargetVTrace(VTrace):
     """V-trace for the module's target policy, to which the loss keeps the module close: IMPACT (Luo et al., 2020,
     https://arxiv.org/abs/1912.00167).
 
-    Ratios compare the target policy with the acting policy mu. `action_logp` is replaced by
+    Ratios compare the target policy with the sampling policy mu. `action_logp` is replaced by
     log max(pi_target(a | s), mu(a | s) / rho), and `action_dist_inputs` by the target's. Values are the module's.
 
     Args:

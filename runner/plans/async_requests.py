@@ -16,8 +16,8 @@ from runner.plans.run_metrics import RunMetrics
 class AsyncRequests:
     """Keeps a fixed number of requests in flight per runner, and returns answers in the order in which they are ready.
 
-    Runners in this process answer in the order of the requests, so a run gives the same numbers again. With
-    `options.deterministic`, answers are taken in this order everywhere. A run then gives the same numbers everywhere,
+    Runners in this process answer in the order of the requests, so a run gives the same results again. With
+    `options.deterministic`, answers are taken in this order everywhere. A run then gives the same results everywhere,
     but waits for a slow runner once the others have answered all of their requests.
 
     Args:

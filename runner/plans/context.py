@@ -45,7 +45,7 @@ class Registered(Protocol):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the parts that it uses."""
+        """Names of the parts of the run that the operator uses."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that the next items depend on."""
@@ -118,7 +118,7 @@ class PlanContext:
             self._parts.env_runners.set_weights(self.learners.get_weights(), runners)
 
     def lags_of(self, origins: Iterable[Origin]) -> list[tuple[int, int]]:
-        """Return, for each origin, how many updates its weights are behind the newest ones, and its env steps."""
+        """Return for each origin the lag of its weights behind the newest ones, in updates, and its env steps."""
         newest = 0 if self._parts.env_runners is None else self._parts.env_runners.weights_seq_no
         return [(newest - origin.weights_seq_no, origin.num_env_steps) for origin in origins]
 

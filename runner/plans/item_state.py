@@ -30,7 +30,7 @@ def item_to_state(item: Item | IterationEnd) -> dict[str, Any]:
             "rollout": rollout_to_state(item.rollout),
             "origins": _origins_to_state(item),
             "replay_rows": {name: dict(rows) for name, rows in item.replay_rows.items()},
-            "broken_off": list(item.broken_off),
+            "broken_off": list(item.aborted),
         }
     if isinstance(item, Gradients):
         gradients = item.gradients.get_state()

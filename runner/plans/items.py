@@ -58,13 +58,13 @@ class Experiences(Item):
         origins: origins of the steps.
         replay_rows: replay buffer -> module id -> (B,) row of the buffer at which each chunk begins; empty if the steps
             were not replayed.
-        broken_off: ids of episodes cut short by an environment failure.
+        aborted: ids of episodes cut short by an environment failure.
     """
 
     rollout: Rollout
     origins: tuple[Origin, ...] = ()
     replay_rows: ReplayRows = field(default_factory=dict)
-    broken_off: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
 
     @property
     def num_env_steps(self) -> int:

@@ -146,7 +146,7 @@ class Branch(Node):
     """A source and the operators behind it.
 
     Args:
-        source: where the items come from.
+        source: source of the items.
         operators: operators that the items pass, in order.
         reader: key of the operator that gets the source's items; by default the first one of `operators`, if any.
     """
@@ -245,7 +245,7 @@ class Operator(DeclaredState):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the parts that it uses, according to its options or its class."""
+        """Names of the parts that the operator uses, according to its options or its class."""
         needs: tuple[str, ...] = self.needs if self.options is None else self.options.needs
         return needs
 
@@ -296,7 +296,7 @@ class FunctionOperator(Operator):
 
 
 class Source(Operator, Node):
-    """An operator that takes no items. Subclasses override `poll`."""
+    """An operator that does not take items. Subclasses override `poll`."""
 
     takes = ()
 

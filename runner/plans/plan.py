@@ -55,7 +55,7 @@ class Plan:
 
         Args:
             state: state of the same plan.
-            reset: names of reset parts; operators that need env runners or recorded data among them start afresh.
+            reset: names of reset parts; operators that need env runners or recorded data among them are reset.
         """
         context = self.context
         for key, of_operator in state["operators"].items():

@@ -24,7 +24,7 @@ def make_plan(context: PlanContext) -> Plan:
     """Make the operators of `algorithm.plan`.
 
     Raises:
-        ConfigError: a custom operator or function cannot be made, or does not return items; or `stop` or another key
+        ConfigError: a custom operator or function cannot be created, or does not return items; or `stop` or another key
             names a metric that no operator reports. Metrics of custom generators are not checked, since these make
             their operators later.
     """
@@ -65,7 +65,9 @@ def _made(step: PlanStep, context: PlanContext) -> Operator:
     try:
         operator = operator_class(context, **with_callables(dict(step.arguments), step.key))
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
+        raise ConfigError(
+            [Problem(f"{step.name} cannot be created: {error}", step.key, str(step.arguments))]
+        ) from error
     if not hasattr(operator, "key"):
         what, fix = f"{step.name}.__init__ does not call Operator.__init__", "call super().__init__(context)"
         raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", fix=fix)])

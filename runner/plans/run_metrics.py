@@ -163,7 +163,7 @@ class RunMetrics(Part):
             self._lags.extend(item.lags)
 
     def add_lag_when_taken(self, lag: int, num_env_steps: int) -> None:
-        """Count how many updates behind the weights of a sample are when a plan takes the sample.
+        """Count the lag of a sample's weights, in updates, when a plan takes the sample.
 
         This lag is reported for iterations that do not train on a sample of known lag, for example on replayed ones.
         """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner.config.plans import Plan, draw_plan
-from runner.config.plans.drawing import completed, is_given_on, items_text, shown_options
+from runner.config.plans.drawing import completed, is_returned, items_text, shown_options
 from runner.config.plans.flow import items_after
 from runner.config.plans.steps import Items, PlanStep
 from runner.drawings import Box, BoxStack, Line, draw
@@ -30,8 +30,8 @@ class ShownPlan:
 
     def _repr_svg_(self) -> str:
         """Return an SVG image for notebooks: operators with their options and their context."""
-        whole = completed(self.steps)
-        return draw(_flow(whole, items_after(whole)), str(self))
+        full = completed(self.steps)
+        return draw(_flow(full, items_after(full)), str(self))
 
 
 def _flow(plan: Plan, given: Mapping[str, Items], title: str = "", has_end: bool = True) -> BoxStack:
@@ -47,7 +47,7 @@ def _box(step: PlanStep, given: Mapping[str, Items]) -> Box:
     needs = [Line("works with", ", ".join(step.needs))] if step.needs else []
     flows = []
     for index, plan in enumerate(step.plans):
-        chosen = is_given_on(step, index)
+        chosen = is_returned(step, index)
         text = {None: "", True: ", selected", False: ", not selected"}[chosen]
         flows.append(_flow(plan, given, f"plan {index}{text}", chosen is not False))
     return Box(step.name, [*options, *needs], flows)

@@ -71,8 +71,8 @@ class ReferencePolicy:
         if self._is_first:
             self._episodes.add_reset(obs, {})
         else:
-            goes_on = np.zeros(len(rewards), np.bool_)
-            self._episodes.add_step(obs, rewards, goes_on, goes_on, {}, self._outputs)
+            continues = np.zeros(len(rewards), np.bool_)
+            self._episodes.add_step(obs, rewards, continues, continues, {}, self._outputs)
         self._is_first = False
         batch = self._env_to_module(rl_module=self._module, batch={}, episodes=self._episodes, explore=False)
         outputs = self._module.forward_inference(batch)

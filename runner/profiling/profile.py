@@ -241,7 +241,7 @@ class Profile:
         return shown_categories(category for process in self.processes for category in process.seconds)
 
     def hottest(self, count: int = 10) -> list[HotFunction]:
-        """Return the functions with the longest own time in any process, without waiting ones."""
+        """Return the functions with the longest own time in any process, except functions that wait."""
         found = [hot for process in self.processes for hot in _hot_functions(process)]
         return sorted(found, key=lambda hot: -hot.seconds)[:count]
 

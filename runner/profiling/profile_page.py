@@ -108,18 +108,18 @@ def flame_graph(stacks: Mapping[Stack, float], num_iterations: int, label: str) 
     return GRAPH.format(label=label, height=depth * _ROW, frames=frames)
 
 
-def _is_seen(node: _Node, whole: float) -> bool:
-    return node.seconds / whole >= _NARROWEST
+def _is_seen(node: _Node, total: float) -> bool:
+    return node.seconds / total >= _NARROWEST
 
 
-def _depth(node: _Node, whole: float) -> int:
-    return max((1 + _depth(callee, whole) for callee in node.callees.values() if _is_seen(callee, whole)), default=0)
+def _depth(node: _Node, total: float) -> int:
+    return max((1 + _depth(callee, total) for callee in node.callees.values() if _is_seen(callee, total)), default=0)
 
 
-def _frames(node: _Node, start: float, depth: int, whole: float, num_iterations: int) -> Iterator[Markup]:
+def _frames(node: _Node, start: float, depth: int, total: float, num_iterations: int) -> Iterator[Markup]:
     for frame, callee in sorted(node.callees.items()):
-        share = callee.seconds / whole
-        if _is_seen(callee, whole):
+        share = callee.seconds / total
+        if _is_seen(callee, total):
             category, of_category = max(callee.categories.items(), key=lambda pair: pair[1])
             is_mixed = of_category < 0.98 * callee.seconds
             kind = "" if is_mixed else f" · {category.title}"
@@ -134,7 +134,7 @@ def _frames(node: _Node, start: float, depth: int, whole: float, num_iterations:
                 fill=_MIXED if is_mixed else category.colour,
                 text=text,
             )
-            yield from _frames(callee, start, depth + 1, whole, num_iterations)
+            yield from _frames(callee, start, depth + 1, total, num_iterations)
         start += share
 
 
@@ -202,8 +202,8 @@ def _table(profile: Profile) -> Iterator[Block]:
     yield Text("Milliseconds per iteration, and below them the share of the process's time.")
 
 
-def _cell(seconds: float, whole_s: float, num_iterations: int) -> Cell:
-    return Cell(f"{seconds / num_iterations * 1e3:,.1f}\n{seconds / whole_s:.1%}", seconds)
+def _cell(seconds: float, total_s: float, num_iterations: int) -> Cell:
+    return Cell(f"{seconds / num_iterations * 1e3:,.1f}\n{seconds / total_s:.1%}", seconds)
 
 
 def _process_cell(name: str) -> Cell:
@@ -245,6 +245,6 @@ def _graphs(profile: Profile) -> Iterator[Block]:
                     stacks[stack] += seconds
         name = role if count == 1 else f"{count} {role}s"
         waited = sum(process.seconds.get(WAITING, 0.0) for process in profile.processes if process.role == role)
-        whole = sum(stacks.values())
-        caption = f"{whole / profile.num_iterations * 1e3:,.1f} ms per iteration, {waited / whole:.1%} of it waiting"
+        total = sum(stacks.values())
+        caption = f"{total / profile.num_iterations * 1e3:,.1f} ms per iteration, {waited / total:.1%} of it waiting"
         yield Drawing(flame_graph(stacks, profile.num_iterations, f"flame graph of {name}"), caption, name)

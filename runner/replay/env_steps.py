@@ -37,7 +37,7 @@ class DrawnRows:
 
 
 class _Table:
-    """The rows of one module: (C, A), by the place of the env step and the index of the agent."""
+    """The rows of one module: (C, A), by the position of the env step and the index of the agent."""
 
     def __init__(self, capacity: int) -> None:
         self.agents: list[str] = []
@@ -53,7 +53,7 @@ class _Table:
 
 
 class EnvSteps:
-    """The newest C env steps, with the row of every agent that acted in each.
+    """The newest C env steps, with the row of every acting agent.
 
     Args:
         rings: module id -> its ring of C rows; the buffer fills it before `add`.
@@ -127,7 +127,7 @@ class EnvSteps:
         return keys
 
     def _steps_of(self, keys: Rows, ids: Iterable[str]) -> Rows:
-        """Return the numbers of env steps of these episodes, sorted by key, and -1 for steps that are not held."""
+        """Return the numbers of env steps of these episodes, sorted by key, and -1 for steps that are not stored."""
         newest = {number: t for number, t, _ in (self._episodes[id_] for id_ in ids)}
         numbers, times = keys >> _TIME_BITS, keys & ((1 << _TIME_BITS) - 1)
         # An agent whose result was pending when a fragment was cut comes with the next fragment.
@@ -165,7 +165,7 @@ class EnvSteps:
         table.env_t[ring.place(ring.successors(rows))] = env_t[step_rows[held] + 1]
 
     def _forget_episodes(self) -> None:
-        """Forget env episodes without a held step; some of them will never continue."""
+        """Forget env episodes without a stored step; some of them will never continue."""
         held = set((self._keys[self._held() % self.capacity] >> _TIME_BITS).tolist())
         self._episodes = {id_: one for id_, one in self._episodes.items() if one[0] in held}
         self._most_episodes = 64 + 2 * len(self._episodes)
@@ -173,7 +173,7 @@ class EnvSteps:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def draw(self, num: int, stream: np.random.Generator) -> Rows:
-        """Draw env steps (K,), uniformly and with replacement, from steps whose rows and lookback are all held.
+        """Draw env steps (K,), uniformly and with replacement, from steps whose rows and lookback are all stored.
 
         Raises:
             RunFailure: there is no such env step.
@@ -184,8 +184,11 @@ class EnvSteps:
         steps = np.empty(0, np.int64)
         while len(steps) < num:
             drawn = stream.integers(self._first, self._num_written, num - len(steps))
-            drawn = drawn[self._are_whole(drawn)]
-            if len(steps) == len(drawn) == 0 and not self._are_whole(np.arange(self._first, self._num_written)).any():
+            drawn = drawn[self._are_complete(drawn)]
+            if (
+                len(steps) == len(drawn) == 0
+                and not self._are_complete(np.arange(self._first, self._num_written)).any()
+            ):
                 what = "the replay buffer does not hold an env step with the rows of all agents and their lookback"
                 raise RunFailure(Problem(what, "algorithm.replay_buffers", fix="set a larger capacity"))
             steps = np.concatenate((steps, drawn))
@@ -205,13 +208,13 @@ class EnvSteps:
             if num_cut < len(window):
                 return
 
-    def _are_whole(self, steps: Rows) -> npt.NDArray[np.bool_]:
-        are_whole = np.ones(len(steps), np.bool_)
+    def _are_complete(self, steps: Rows) -> npt.NDArray[np.bool_]:
+        are_complete = np.ones(len(steps), np.bool_)
         for module_id, table in self._tables.items():
             rows, ring = table.rows[steps % self.capacity], self._rings[module_id]
             can_begin = (rows >= ring.oldest) & ring.can_begin(rows.reshape(-1)).reshape(rows.shape)
-            are_whole &= ((rows == _NONE) | can_begin).all(1)
-        return are_whole
+            are_complete &= ((rows == _NONE) | can_begin).all(1)
+        return are_complete
 
     def rows_of(self, module_id: str, steps: Rows) -> DrawnRows:
         """Return the rows of a module at drawn env steps (K,), in order."""

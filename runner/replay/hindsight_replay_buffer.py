@@ -25,7 +25,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     Of k + 1 sampled steps k get another `desired_goal` in the observations before and after the step, with the reward
     and the end for this goal (https://arxiv.org/abs/1707.01495, section 3.2). The goal is drawn uniformly from the
     goals that the episode achieved after the step (`future`) or at any time (`episode`), or is the last one (`final`).
-    If an episode is still running, or its beginning has left the buffer, only the held observations count.
+    If an episode is still running, or its beginning has left the buffer, only the stored observations count.
 
     Args:
         capacity: see `ReplayBuffer`.
@@ -58,7 +58,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         self._judge: GoalJudge | None = None
 
     def use_judge(self, judge: GoalJudge) -> None:
-        """Set the judge that computes rewards for other goals; call it before the first sample."""
+        """Set the object that computes rewards for other goals; call it before the first sample."""
         self._judge = judge
 
     def _new_ring(self, module_id: str, capacity: int) -> RowRing:

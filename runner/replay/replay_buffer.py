@@ -59,7 +59,7 @@ class ReplayBuffer:
             transition draws. Chunks of several steps need 1.
         gamma: discount within this sum.
         replay_mode: `independent` samples each module separately; `lockstep` samples env steps, with the transitions of
-            all agents that acted in them.
+            all acting agents in them.
 
     Raises:
         ValueError: a number is out of its bounds.
@@ -157,7 +157,7 @@ class ReplayBuffer:
         return RowRing(capacity, module_id, num_lookback)
 
     def _write(self, module_id: str, block: ColumnBlock) -> Rows:
-        """Write a block; return the rows (R,) of its env steps, including rows that are not held."""
+        """Write a block; return the rows (R,) of its env steps, including rows that are not stored."""
         return self._rings[module_id].add(block)
 
     def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:

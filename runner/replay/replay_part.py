@@ -29,7 +29,7 @@ class ReplayPart(Part):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The block of the buffer in the configuration."""
+        """The configuration block of the buffer."""
         return self._settings
 
     def get_state(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class ReplayPart(Part):
         self.buffer.set_state(state)
 
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
-        """Return why the buffer starts empty, if it does."""
+        """Return the reason why the buffer starts empty, if it does."""
         if is_reset:
             what = "its settings differ from the checkpoint's, and learning waits until it is filled"
             return [f"replay buffer {self.buffer_name} starts empty: {what}"]

@@ -35,7 +35,7 @@ _GONE = np.iinfo(np.int32).max
 MOST_SEGMENTS, LEAST_ROWS_OF_SEGMENT = 512, 1024
 
 # How the step on a row ended; rows whose step is pending, and last observations of episodes, do not have a step.
-NO_STEP, GOES_ON, TERMINATED, TRUNCATED = range(4)
+NO_STEP, CONTINUES, TERMINATED, TRUNCATED = range(4)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class RowRing:
 
     Args:
         capacity: C; the last observation of an episode, which does not have a step, also takes a row.
-        module_id: id of the module that acted.
+        module_id: id of the module that chose the actions.
         num_lookback: steps to sample before a chunk. A chunk only begins where this many are held, or all since its
             episode's start; `t_started` of the chunk is their number.
 
@@ -182,7 +182,7 @@ class RowRing:
         is_step = np.ones(len(rows), np.bool_)
         is_step[block.first_obs_rows + block.lengths] = False
         rows_of_steps, successors = rows[is_step], rows[1:][is_step[:-1]]
-        ending = np.full(block.num_rows, GOES_ON, np.uint8)
+        ending = np.full(block.num_rows, CONTINUES, np.uint8)
         last_steps = block.offsets[1:] - 1
         ending[last_steps[block.is_terminated]] = TERMINATED
         ending[last_steps[block.is_truncated & ~block.is_terminated]] = TRUNCATED
@@ -203,7 +203,7 @@ class RowRing:
         if row < self.oldest:
             return rows
         place = row % self.capacity
-        self._ending[place] = TERMINATED if is_terminated else TRUNCATED if is_truncated else GOES_ON
+        self._ending[place] = TERMINATED if is_terminated else TRUNCATED if is_truncated else CONTINUES
         self._to_successor[place] = successor - row
         for name, targets in self.columns.items():
             if name != OBS:
@@ -236,10 +236,10 @@ class RowRing:
         """Return the row of each observation (R + E,), and whether it is new; remember episodes that may continue."""
         is_new = np.ones(block.num_rows + len(block), np.bool_)
         continued, known = [], []
-        goes_on = (~(block.is_terminated | block.is_truncated)).tolist()
+        continues = (~(block.is_terminated | block.is_truncated)).tolist()
         first, end = 0, self.num_written  # the chunk's first observation, and the end of the rows written so far
         for id_, t_started, length, is_open in zip(
-            block.episode_ids, block.t_started.tolist(), block.lengths.tolist(), goes_on, strict=True
+            block.episode_ids, block.t_started.tolist(), block.lengths.tolist(), continues, strict=True
         ):
             row, t = self._waiting.pop(id_, (-1, -1))
             is_known = t == t_started and row >= self.oldest  # no chunk between the two is missing
@@ -345,7 +345,7 @@ class RowRing:
             )
 
     def has_step(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which rows are held and have a step."""
+        """Return a mask of the rows that are stored and have a step."""
         has_step: npt.NDArray[np.bool_] = self._ending[self.place(rows)] != NO_STEP
         has_step &= (rows >= self.oldest) & (rows < self.num_written)
         return has_step
@@ -355,11 +355,11 @@ class RowRing:
         last, num_steps = rows, np.ones(len(rows), np.int64)
         for step in range(1, _most(n_step)):
             successors = self.successors(last)
-            goes_on = self._is_followed(last, successors) & (step < n_step)
-            if not goes_on.any():
+            continues = self._is_followed(last, successors) & (step < n_step)
+            if not continues.any():
                 break
-            last = np.where(goes_on, successors, last)
-            num_steps += goes_on
+            last = np.where(continues, successors, last)
+            num_steps += continues
         return NStepRows(rows, last, num_steps)
 
     def successors(self, rows: Rows) -> Rows:
@@ -464,14 +464,14 @@ class RowRing:
             rows: rows (B,) of steps.
             length: maximum number of steps of all chunks, or (B,) of each.
         """
-        path, goes_on = [rows], np.ones(len(rows), np.bool_)
+        path, continues = [rows], np.ones(len(rows), np.bool_)
         lengths = np.ones(len(rows), np.int64)
         longest = _most(length)
         for step in range(1, longest):
             successors = self.successors(path[-1])
-            goes_on = goes_on & self._is_followed(path[-1], successors) & (step < length)
-            path.append(np.where(goes_on, successors, path[-1]))
-            lengths += goes_on
+            continues = continues & self._is_followed(path[-1], successors) & (step < length)
+            path.append(np.where(continues, successors, path[-1]))
+            lengths += continues
         of_steps = np.stack(path, 1)  # (B, L), the last step is repeated after the end
         last = of_steps[:, -1]
         of_obs = np.concatenate((of_steps, last[:, None]), 1)
@@ -487,8 +487,8 @@ class RowRing:
 
     def _is_followed(self, rows: Rows, successors: Rows) -> npt.NDArray[np.bool_]:
         """Return whether the steps of these rows are followed by a known step of the same episode."""
-        goes_on = self._ending[self.place(rows)] == GOES_ON
-        followed: npt.NDArray[np.bool_] = np.logical_and(goes_on, self._ending[self.place(successors)] != NO_STEP)
+        continues = self._ending[self.place(rows)] == CONTINUES
+        followed: npt.NDArray[np.bool_] = np.logical_and(continues, self._ending[self.place(successors)] != NO_STEP)
         return followed
 
     def _chunks(self, columns: Mapping[str, Column], first: Rows, lengths: Rows, last: Rows) -> ColumnBlock:

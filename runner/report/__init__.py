@@ -1,4 +1,4 @@
-"""Reports: pages of sweeps, live pages of a folder, and pictures of pages for MLflow.
+"""Reports: pages of sweeps, live pages of a folder, and images of pages for MLflow.
 
 This package imports neither torch nor Ray.
 """

@@ -175,7 +175,7 @@ def sweep_page(record: SweepRecord) -> Page:
         facts=_facts(record, groups),
         sections=[section for section in sections if section.blocks],
         headline=_headline(record, counts),
-        is_going_on=record.is_running,
+        is_running=record.is_running,
     )
 
 

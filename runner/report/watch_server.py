@@ -120,7 +120,7 @@ class FollowedFolder:
     def update(self) -> Update:
         """Return the current page. If rendering is slow, it may be some seconds old.
 
-        The JSON has `html`, `specs`, `title`, `is_going_on`; or only `problem`, the reason why there is no page.
+        The JSON has `html`, `specs`, `title`, `is_running`; or only `problem`, the reason why there is no page.
         """
         with self._lock:
             started_s = time.monotonic()
@@ -147,7 +147,7 @@ class FollowedFolder:
         try:
             page = self._followed.page()
             content = render_content(page)
-            known = {"html": content.html, "specs": content.specs, "is_going_on": page.is_going_on}
+            known = {"html": content.html, "specs": content.specs, "is_running": page.is_running}
             body = json.dumps({**known, "title": f"{page.title} - {page.kind}"}, allow_nan=False).encode()
         except (RunnerError, OSError) as error:
             body = _problem(str(error))

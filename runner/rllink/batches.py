@@ -1,4 +1,4 @@
-"""Collects batches of env steps for samples: waits for clients and judges them."""
+"""Collects batches of env steps for samples: waits for clients and checks their returns."""
 
 from __future__ import annotations
 

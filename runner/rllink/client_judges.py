@@ -65,7 +65,7 @@ class ClientJudges(DeclaredState):
         for chunk in _chunks_of(batch):
             episode = chunk.episode
             total = totals[id(episode)] = totals.get(id(episode), episode.return_) + chunk.return_
-            is_end = chunk.is_done and episode.is_whole
+            is_end = chunk.is_done and episode.is_complete
             if is_end:
                 returns.append((episode.client, total))
             self.bound.note(episode.client, chunk.largest, int(is_end))
@@ -73,7 +73,7 @@ class ClientJudges(DeclaredState):
         for name in found:
             _log.warning(
                 "RLlink: client %s is quarantined, because its returns differ too much from other clients. It stays "
-                "connected, and its episodes are left out. To trust it: resume with 'rllink.trusted_clients=[%s]'",
+                "connected, and its episodes are not used. To trust it, resume with 'rllink.trusted_clients=[%s]'",
                 name,
                 name,
             )

@@ -88,12 +88,12 @@ class SampledEnvEpisodes:
     def note(self, sampled: Sequence[SampledChunks]) -> NotedEnvEpisodes:
         """Process the chunks of a sample."""
         if None in self._module_of:
-            return NotedEnvEpisodes([[episode] for episode in _ended(sampled) if episode.is_whole])
+            return NotedEnvEpisodes([[episode] for episode in _ended(sampled) if episode.is_complete])
         for chunks in sampled:
             self._add(chunks)
         self._end_older(sampled)
         for one in list(self._open.values()):
-            if not one.env.is_whole:
+            if not one.env.is_complete:
                 self._abort(one.env)
         over = [one for one in self._open.values() if self._is_over(one)]
         for one in over:
@@ -109,7 +109,7 @@ class SampledEnvEpisodes:
     def _is_over(self, one: _SampledEnvEpisode) -> bool:
         # Keep this order: the server's thread may begin or lose an agent and then close the env episode.
         is_complete = one.env.is_closed or len(one.env.agents) == len(self._module_of)
-        return is_complete and one.is_waiting and one.env.is_whole
+        return is_complete and one.is_waiting and one.env.is_complete
 
     def _add(self, sampled: SampledChunks) -> None:
         block = sampled.block
@@ -119,7 +119,7 @@ class SampledEnvEpisodes:
         for episode, *end in zip(sampled.episodes, *flags, strict=True):
             env = episode.env
             assert env is not None
-            if env.is_whole:
+            if env.is_complete:
                 self._open.setdefault(env.id, _SampledEnvEpisode(env)).add_chunk(episode, *end)
             else:
                 self._abort(env)
@@ -171,7 +171,7 @@ class SampledEnvEpisodes:
             id_: {
                 "says_end": one.env.says_end,
                 "number": one.env.number,
-                "is_whole": one.env.is_whole and one.env not in served,
+                "is_whole": one.env.is_complete and one.env not in served,
                 "going_on": [episode.id for episode in one.agents if id(episode) in one.going_on],
                 "ended": [episode.get_state() for episode in one.agents if id(episode) not in one.going_on],
                 "num_counted": one.num_counted,
@@ -195,7 +195,7 @@ class SampledEnvEpisodes:
         for id_, saved in state.items():
             going_on = [restored[id_of] for id_of in saved["going_on"] if id_of in restored]
             ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
-            is_whole = saved.get("is_whole", True) and len(going_on) == len(saved["going_on"])
+            is_complete = saved.get("is_whole", True) and len(going_on) == len(saved["going_on"])
             agents = [*ended, *going_on]
             if not agents:
                 self._aborted.append(id_)
@@ -203,10 +203,10 @@ class SampledEnvEpisodes:
             begun = {str(one.agent_id) for one in agents}
             is_closed = bool(saved.get("is_closed", False))
             who = agents[0].client, str(agents[0].name), bool(saved.get("says_end", False))
-            env = EnvEpisode(id_, *who, int(saved.get("number", 0)), begun, is_whole, is_closed)
+            env = EnvEpisode(id_, *who, int(saved.get("number", 0)), begun, is_complete, is_closed)
             for episode in agents:
                 episode.env = env
-            if not is_whole:
+            if not is_complete:
                 self._abort(env)
                 continue
             num_steps = int(saved.get("num_steps", max(one.num_steps_sampled for one in agents)))

@@ -29,7 +29,7 @@ class FileMaker(Protocol):
     """Makes files of the parameters of one module.
 
     Attributes:
-        problem: reason why files cannot be made, or None.
+        problem: reason why files cannot be created, or None.
     """
 
     problem: str | None
@@ -249,13 +249,13 @@ class ModuleInference:
             count = int(begins.sum())
             rows.begin(slots[begins], nested.take(obs, begins), np.zeros(count, np.int64), numbers[begins])
         if not begins.all():
-            goes_on = ~begins
+            continues = ~begins
             rewards = np.array([step.reward for step in steps], np.float64)
-            rows.add_rewards(slots[goes_on], rewards[goes_on], numbers[goes_on])
+            rows.add_rewards(slots[continues], rewards[continues], numbers[continues])
             for one, is_new in zip(served, begins, strict=True):
                 one.num_steps += not is_new
             env_t = np.array([one.num_steps for one in served])
-            rows.observe(slots[goes_on], nested.take(obs, goes_on), env_t[goes_on])
+            rows.observe(slots[continues], nested.take(obs, continues), env_t[continues])
         ends = np.array([step.is_done for step in steps])
         if ends.any():
             is_terminated = np.array([step.is_terminated for step in steps])
@@ -267,17 +267,17 @@ class ModuleInference:
         parts, rows = self.parts, self._rows
         module, shared_data = parts.module, {}  # type: ignore[var-annotated]
         common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
-        goes_on = rows.is_running[rows.slots]
+        continues = rows.is_running[rows.slots]
         to_module = parts.env_to_module(batch={}, **common)
-        check_masks(module, to_module, goes_on, lambda row: rows.running_episode(int(rows.slots[row])).id_)
+        check_masks(module, to_module, continues, lambda row: rows.running_episode(int(rows.slots[row])).id_)
         forward = module.forward_exploration if explore else module.forward_inference
         with torch.no_grad():
             outputs = forward(to_module)
         batch = parts.module_to_env(batch=outputs, **common)
         actions = batch.pop(ACTIONS_FOR_ENV)
-        if not goes_on.all():
-            batch, actions = nested.take(batch, goes_on), nested.take(actions, goes_on)
-        rows.act(rows.slots[goes_on], batch)
+        if not continues.all():
+            batch, actions = nested.take(batch, continues), nested.take(actions, continues)
+        rows.act(rows.slots[continues], batch)
         return actions
 
     def lose(self, served: ServedEpisode) -> None:

@@ -39,7 +39,7 @@ class SharedBodies:
         """Copy the body at the start of the memory.
 
         Args:
-            length: length of the body in digits.
+            length: length of the body, as a string of digits.
             most: largest size of a body in bytes.
 
         Raises:

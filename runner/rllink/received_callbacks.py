@@ -32,7 +32,7 @@ class ReceivedCallbacks(SampleListener):
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
         """Call the hooks, and add the metrics that they have reported."""
-        if self._callbacks.hears("on_episode_end", "on_sample_end"):
+        if self._callbacks.overrides_any("on_episode_end", "on_sample_end"):
             self._call_hooks(sample.rollout, returns_of(noted.counted))
         return replace(sample, connector_metrics=sample.connector_metrics | self._callbacks.take_metrics())
 

@@ -30,7 +30,7 @@ class EnvEpisode:
         says_end: whether its client reports its end; until then it continues, complete or not.
         number: newer env episodes of the client have higher numbers.
         agents: agents that have joined it, each once.
-        is_whole: whether every step of all agents has arrived or can still arrive.
+        is_complete: whether every step of all agents has arrived or can still arrive.
         is_closed: whether no further agent can join it.
         is_reported: whether it was reported as incomplete; set where samples are made, not in the server's thread.
     """
@@ -41,7 +41,7 @@ class EnvEpisode:
     says_end: bool = False
     number: int = 0
     agents: set[str] = field(default_factory=set)
-    is_whole: bool = True
+    is_complete: bool = True
     is_closed: bool = False
     is_reported: bool = False
 
@@ -50,7 +50,7 @@ class EnvEpisode:
 
         Agents may join it until its client reports its end; if the client never does, agents begin another one.
         """
-        self.is_whole = False
+        self.is_complete = False
         self.is_closed |= not self.says_end
 
 
@@ -64,7 +64,7 @@ class OpenEpisode:
         task: name of its task, or None if the client did not report one.
         client: name of its client.
         name: its id in messages of the client; without a name, later chunks cannot continue it.
-        is_whole: whether every step was sampled from start to end; false if the client left or skipped steps.
+        is_complete: whether every step was sampled from start to end; false if the client left or skipped steps.
         is_lost: whether no more chunks can arrive although it has not ended.
         num_steps: number of env steps that have arrived.
         last_obs: first observation of the next chunk.
@@ -79,7 +79,7 @@ class OpenEpisode:
     env: EnvEpisode | None = None
     client: str = ""
     name: str | None = None
-    is_whole: bool = True
+    is_complete: bool = True
     is_lost: bool = False
     num_steps: int = 0
     last_obs: Any = None
@@ -104,7 +104,7 @@ class OpenEpisode:
             "task": self.task,
             "client": self.client,
             "name": self.name,
-            "is_whole": self.is_whole,
+            "is_whole": self.is_complete,
             "num_steps": self.num_steps_sampled,
             "return": self.return_,
             "last_obs": self.last_obs_sampled,
@@ -118,10 +118,10 @@ class OpenEpisode:
         return cls(
             str(state["id"]),
             state["agent_id"],
-            None if env_id is None else EnvEpisode(env_id, client, state["name"], is_whole=False, is_reported=True),
+            None if env_id is None else EnvEpisode(env_id, client, state["name"], is_complete=False, is_reported=True),
             client=client,
             name=None if state["name"] is None else str(state["name"]),
-            is_whole=bool(state["is_whole"]),
+            is_complete=bool(state["is_whole"]),
             num_steps=int(state["num_steps"]),
             last_obs=state["last_obs"],
             past=state["past"],
@@ -133,13 +133,13 @@ class OpenEpisode:
 
     def lose(self) -> None:
         """Mark the episode as lost: its client has disconnected, or its steps were rejected."""
-        self.is_whole, self.is_lost = False, True
+        self.is_complete, self.is_lost = False, True
         if self.env is not None:
             self.env.abort()
 
     def begin_at(self, t_started: int) -> None:
         """Begin at this time step; earlier steps are lost, so the return of the complete episode is unknown."""
-        self.num_steps_sampled, self.is_whole = t_started, False
+        self.num_steps_sampled, self.is_complete = t_started, False
 
 
 @dataclass(eq=False)
@@ -244,7 +244,7 @@ def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -
         is_terminated, is_truncated = is_terminated[order.last_chunks], is_truncated[order.last_chunks]
     for chunk in np.flatnonzero(~(is_terminated | is_truncated)).tolist():
         if episodes[chunk].name is None:  # it cannot be continued
-            is_truncated[chunk], episodes[chunk].is_whole = True, False
+            is_truncated[chunk], episodes[chunk].is_complete = True, False
     block = ColumnBlock(
         columns=columns,
         lengths=lengths,

@@ -77,7 +77,7 @@ class OpenEpisodes:
         assert env is not None
         assert episode.agent_id is not None
         env.agents.add(episode.agent_id)
-        env.is_whole &= episode.is_whole
+        env.is_complete &= episode.is_complete
         self.offer(env)
 
     def offer(self, env: EnvEpisode) -> None:
@@ -100,7 +100,7 @@ class OpenEpisodes:
     def end_all(self) -> None:
         """Close all env episodes for further agents, because the client has disconnected."""
         for env in list(self._env_episodes.values()):
-            env.is_whole &= not env.says_end
+            env.is_complete &= not env.says_end
             self.end(env)
 
     def skip(self, chunks: Iterable[NamedChunk], lost: Mapping[AgentKey, OpenEpisode]) -> None:
@@ -121,7 +121,7 @@ class OpenEpisodes:
             if chunk.key not in named:
                 before = going_on.pop(chunk.key, None)
                 named[chunk.key] = new.add(chunk.agent_id, chunk.id) if before is None else before
-                named[chunk.key].is_whole = False
+                named[chunk.key].is_complete = False
             if chunk.is_env_done:
                 new.end_env_episode(named[chunk.key])
                 named = {key: episode for key, episode in named.items() if key[1] != chunk.id}

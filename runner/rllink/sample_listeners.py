@@ -26,7 +26,7 @@ class SampleListener:
 
     @property
     def receivers(self) -> Mapping[str, Callable[..., None]]:
-        """Receiver -> the function to call when a part of the run announces something to it."""
+        """Receiver name -> function that is called when a part of the run sends an announcement to it."""
         return {}
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:

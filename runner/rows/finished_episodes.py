@@ -116,9 +116,9 @@ class RunningReturns:
             self.so_far += sums
             return NO_EPISODES
         returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
-        goes_on = ~is_done & (t_end == num_steps - 1)  # an aborted episode neither ends nor continues
+        continues = ~is_done & (t_end == num_steps - 1)  # an aborted episode neither ends nor continues
         self.so_far[:] = 0.0
-        self.so_far[env_of[goes_on]] = returns[goes_on]
+        self.so_far[env_of[continues]] = returns[continues]
         if not num_done:
             return NO_EPISODES
         in_time = np.argsort(t_end[is_done], kind="stable")

@@ -20,8 +20,8 @@ class ToRecord:
 
     Attributes:
         raw_obs: module id -> observations (R + E, ...) as simulators sent them.
-        is_whole: module id -> (E,) whether the chunk's episode is complete so far.
-        broken_off: ids of episodes that turned out to be incomplete since the last sample.
+        is_complete: module id -> (E,) whether the chunk's episode is complete so far.
+        aborted: ids of episodes that turned out to be incomplete since the last sample.
         ended: ended env episodes; with a single agent, chunks have this information.
         waiting: env episodes that are over unless another agent joins them.
         tasks: with a single agent, module id -> E tasks of the episodes, None if the client did not send it. Env
@@ -29,8 +29,8 @@ class ToRecord:
     """
 
     raw_obs: Mapping[str, Column]
-    is_whole: Mapping[str, npt.NDArray[np.bool_]]
-    broken_off: Sequence[str]
+    is_complete: Mapping[str, npt.NDArray[np.bool_]]
+    aborted: Sequence[str]
     ended: Sequence[EndedEpisode] = ()
     waiting: Sequence[EndedEpisode] = ()
     tasks: Mapping[str, Sequence[str | None]] = field(default_factory=dict)

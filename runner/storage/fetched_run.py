@@ -112,9 +112,9 @@ class _Fetch:
         manifest = run_dir / "checkpoints" / newest / MANIFEST
         if manifest.is_file() and manifest.read_bytes() == self._files.read(manifest_path(newest)):
             return True
-        what = f"this run dir exists in another state than {self._files.url}"
+        what = f"this run dir differs from {self._files.url}"
         got = f"{', '.join(local) or 'no checkpoints'} locally, {newest} in the store"
-        fix = f"use RUN_DIR={run_dir} for the local state, or another hydra.run.dir=DIR for the state of the store"
+        fix = f"use RUN_DIR={run_dir} for the local copy, or another hydra.run.dir=DIR for the copy in the store"
         raise UserError(Problem(what, str(run_dir), got, fix=fix).render_alone())
 
     def _fetch_records(self, run_dir: Path, paths: Iterable[str]) -> None:

@@ -107,7 +107,7 @@ class Upload:
 
 
 def _is_left_over(path: str) -> bool:
-    """Return whether a path is left from a killed write; hidden files are not sent otherwise."""
+    """Return whether a path is a leftover of an interrupted write; other hidden files are never uploaded."""
     return path.rpartition("/")[2].startswith(".") and path.endswith(".tmp")
 
 

@@ -249,7 +249,7 @@ class SweepReporter(Callback):
         self._change(known, "failed", self._reason(known) or _last_line(trial))
 
     def _reason(self, trial: Trial) -> str:
-        """Return why the run of a failed trial failed, or an empty string if it did not write the reason."""
+        """Return the reason why the run of a failed trial failed, or an empty string if it did not write the reason."""
         try:
             result = parse_json((self._folder.run_dir(trial) / "result.json").read_text())
         except (OSError, ValueError):

@@ -43,7 +43,7 @@ def without_seed(combination: Combination) -> Combination:
 
 
 def combination_key(combination: Combination) -> tuple[tuple[str, str], ...]:
-    """Return a key that is equal for equal combinations, whatever the order of their keys."""
+    """Return a key that is equal for equal combinations, regardless of the order of their keys."""
     return tuple(sorted((key, str(value)) for key, value in combination.items()))
 
 

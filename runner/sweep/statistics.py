@@ -230,7 +230,7 @@ def rank_folder(folder: SweepFolder) -> Ranking:
 
 
 def _reason(best: SeedGroup, metric: str, mode: str, target: float | None) -> str:
-    """Describe why a combination is the best one, and how its first trial was chosen."""
+    """Describe the reason why a combination is the best one, and how its first trial was chosen."""
     values = [value for trial in best.trials if (value := finite_number(trial.result.get(metric))) is not None]
     seeds = f" (inter-quartile mean of {len(values)} seeds)" if len(values) > 1 else ""
     if target is not None and interquartile_mean([min(value, target) for value in values]) >= target:

@@ -169,9 +169,9 @@ class TrialTraining:
         return list_checkpoints(self._run_dir / "checkpoints")[-1:]
 
 
-def _remove_remains(run_dir: Path, goes_on: bool) -> None:
+def _remove_remains(run_dir: Path, continues: bool) -> None:
     """Remove remains of an earlier end; a killed run without a checkpoint is repeated from the start."""
     (run_dir / "result.json").unlink(missing_ok=True)
-    if not goes_on:
+    if not continues:
         (run_dir / "progress.jsonl").unlink(missing_ok=True)
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)

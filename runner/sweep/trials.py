@@ -121,7 +121,7 @@ class SweepFolder:
 
         Args:
             path: the folder.
-            is_trusted: whether the user trusts it, whatever its origin.
+            is_trusted: whether the user trusts it, regardless of its origin.
             newest_of: replaces `read_newest` of a run dir.
 
         Raises:
@@ -152,7 +152,7 @@ class SweepFolder:
             path: the folder.
             experiment, objectives, searched, arguments, target: see the attributes.
             may_change: whether to continue a sweep with another search space.
-            is_trusted: whether the user trusts an existing sweep, whatever its origin.
+            is_trusted: whether the user trusts an existing sweep, regardless of its origin.
 
         Raises:
             UserError: the folder cannot be written, or holds something else.

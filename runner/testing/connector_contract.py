@@ -52,7 +52,7 @@ def check_connector(
     observation_space: Space = OBSERVATIONS,
     action_space: Space = DISCRETE,
 ) -> None:
-    """Check a connector in its place in a default pipeline, on episodes of three sub-environments.
+    """Check a connector at its position in a default pipeline, on episodes of three sub-environments.
 
     Args:
         make: the class of the connector, or a function; must make equal connectors each time.
@@ -99,7 +99,7 @@ class _ConnectorContract:
         yield from (self.writes_what_it_declares, self.keeps_rows, self.completes_fragments, self.infers_spaces)
         yield self.gives_observations_of_its_space
         yield from (self.draws_from_its_stream, self.leaves_episodes_alone, self.acts_without_exploration)
-        yield from (self.goes_on_from_its_state, self.merges_states, self.reports_what_it_declares)
+        yield from (self.continues_from_its_state, self.merges_states, self.reports_what_it_declares)
 
     def _stage(self) -> Stage:
         return make_stage(self._place, self._played)
@@ -239,7 +239,7 @@ class _ConnectorContract:
                 what = f"column {column} has a different shape without exploration"
                 yield Problem(what, "__call__", str(shapes[0]), str(shapes[1]))
 
-    def goes_on_from_its_state(self) -> Iterator[Problem]:
+    def continues_from_its_state(self) -> Iterator[Problem]:
         """Check that its state is plain, and that a new connector with its state and random stream continues it."""
         stage, other = self._stage(), self._stage()
         for _ in range(3):

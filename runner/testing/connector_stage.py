@@ -1,4 +1,4 @@
-"""A connector in its place in a default pipeline, and episodes to pass through it."""
+"""A connector at its position in a default pipeline, and episodes to pass through it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class ConnectorPlacement:
-    """How a connector is made, and its place.
+    """How a connector is made, and its position.
 
     Attributes:
         make: makes the connector.
@@ -195,7 +195,7 @@ def by_column(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_stage(place: ConnectorPlacement, played: Played) -> Stage:
-    """Make a new connector in its place, with sampled episodes."""
+    """Make a new connector at its position, with sampled episodes."""
     connector, module = place.make(), played.module
     spaces = place.observation_space, place.action_space
     pipeline: ConnectorPipeline

@@ -250,7 +250,7 @@ def inspect_environment(
         seed: seed of resets and actions.
 
     Raises:
-        ConfigError: the environment cannot be made, or its spaces are not supported.
+        ConfigError: the environment cannot be created, or its spaces are not supported.
     """
     make = _maker_of(env)
     name, rule = _name_of(env), env.validate_observations if isinstance(env, EnvConfig) else "warn"

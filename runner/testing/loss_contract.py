@@ -111,7 +111,7 @@ class _LossContract:
             self.leaves_inputs_alone,
         )
         yield from (self.is_a_mean_over_rows, self.ignores_the_order_of_rows, self.draws_from_its_stream)
-        yield from (self.stays_on_its_device, self.goes_on_from_its_state)
+        yield from (self.stays_on_its_device, self.continues_from_its_state)
         if is_compiled:
             yield self.compiles
         if action_space is not None:
@@ -293,7 +293,7 @@ class _LossContract:
             fix = "use tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
             yield Problem(what, "__call__", fix=fix)
 
-    def goes_on_from_its_state(self) -> Iterator[Problem]:
+    def continues_from_its_state(self) -> Iterator[Problem]:
         """Check that its state is plain, and that a new loss with its state and random stream continues it."""
         stream, module = np.random.default_rng(0), self._make_module()
         loss = self._loss(stream)

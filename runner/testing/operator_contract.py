@@ -142,7 +142,7 @@ class _OperatorContract:
         yield self.has_a_plain_state
         if not self._is_source:
             yield from (self.gives_what_it_declares, self.leaves_items_alone, self.repeats_itself)
-            yield from (self.reports_what_it_declares, self.goes_on_from_its_state)
+            yield from (self.reports_what_it_declares, self.continues_from_its_state)
 
     def _run(self, items: Iterable[Any], context: PlanContext | None = None) -> tuple[_Given, Plan]:
         context = context or self._make_context()
@@ -224,7 +224,7 @@ class _OperatorContract:
         source, plan = self._run(self._items)
         return [_comparable_fields(item) for item in plan], _reported_to(source.context)
 
-    def goes_on_from_its_state(self) -> Iterator[Problem]:
+    def continues_from_its_state(self) -> Iterator[Problem]:
         """Check that a new operator continues from its state after each item, with the same items and metrics."""
         expected, expected_metrics = self._straight()
         for number in range(1, len(expected)):

@@ -74,7 +74,7 @@ class ProgressLog:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all complete lines, oldest first; [] without a file. Lines cut by a crash are skipped."""
-        return [record for _, record in self._whole_lines()]
+        return [record for _, record in self._complete_lines()]
 
     def truncate_after(self, iteration: int) -> int:
         """Delete lines after `iteration` and incomplete ones. Return the number of deleted lines.
@@ -85,7 +85,7 @@ class ProgressLog:
         if not self.path.exists():
             return 0
         content = self.path.read_bytes()
-        kept = [line for line, record in self._whole_lines() if record.get(ITERATION_KEY, 0) <= iteration]
+        kept = [line for line, record in self._complete_lines() if record.get(ITERATION_KEY, 0) <= iteration]
         kept_content = b"".join(line + b"\n" for line in kept)
         if kept_content != content:
             write_atomically(self.path, kept_content)
@@ -105,12 +105,12 @@ class ProgressLog:
             _write_all(self._file, b"\n")
         return self._file
 
-    def _whole_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+    def _complete_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         if not self.path.exists():
             return []
         lines = []
-        *whole, _half = self.path.read_bytes().split(b"\n")
-        for line in whole:
+        *complete, _partial = self.path.read_bytes().split(b"\n")
+        for line in complete:
             record = parse_line(line)
             if record is not None:
                 lines.append((line, record))

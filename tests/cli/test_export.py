@@ -92,7 +92,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
         ([], "RUN is missing"),
         (
             ["run", "-o", "policy"],
-            "the suffix of the file names no format\n   where         policy\n   expected      .onnx",
+            "the suffix of the file does not belong to a known format\n   where         policy\n   expected      .onnx",
         ),
         (
             ["run", "policy.onnx", "--format", "onx"],
@@ -100,9 +100,9 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
         ),
         (["run", "policy.onnx", "--format"], "--format needs a value"),
         (["run", "policy.onnx", "--forse"], "did you mean  --force"),
-        (["run", "policy.onnx", "another"], "another is one word too many"),
+        (["run", "policy.onnx", "another"], "another is an unexpected argument"),
         (["nowhere", "policy.onnx"], "folder not found"),
-        (["run", "run", "--format", "onnx"], "this is a folder"),
+        (["run", "run", "--format", "onnx"], "the path is a folder"),
         (["run", "policy.onnx", "module.fcnet_hiddens=[3]"], "module.fcnet_hiddens cannot change"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
         (["validate", CARTPOLE, "--format", "githb"], "expected      text, github\n   did you mean  github"),
         (["evaluate", "x", "--episodes", "0"], "expected      an integer of 1 or more"),
         ([CARTPOLE, "seed"], "seed is not an override"),
-        (["list", "env", "x*", "y"], "y is one word too many"),
+        (["list", "env", "x*", "y"], "y is an unexpected argument"),
         (["list", "enw"], "enw is not a group"),
         (["list", "experiments", "sarsa*"], "no name matches sarsa*"),
         (["resume", "latest"], "there is no run in outputs"),

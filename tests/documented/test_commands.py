@@ -142,11 +142,11 @@ def words_of(command: str) -> list[str]:
 
 def with_comparison(blocks: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
     """Blocks, each with whether all commands were run, in it or in the block before it, that print what it shows."""
-    is_whole = False
+    is_complete = False
     for block in blocks:
         if block.commands:
-            is_whole = not any(is_run_otherwise(command) for command in block.commands)
-        yield block, is_whole
+            is_complete = not any(is_run_otherwise(command) for command in block.commands)
+        yield block, is_complete
 
 
 @pytest.fixture(scope="session")
@@ -242,14 +242,14 @@ def without_judgement(arguments: Sequence[str]) -> list[str]:
 def test_commands_of(page: str, prepared: Path, folder: Path) -> None:
     write_files_of(page, folder)
     printed = ""
-    for block, is_whole in with_comparison(blocks_of(page)):
+    for block, is_complete in with_comparison(blocks_of(page)):
         if block.commands:
             printed = run_block(folder, [command for command in block.commands if not why_not_run(command)])
             printed = printed.replace(f"{folder}/", "").replace(f"{prepared}/", "")
         missing = outputs.first_line_not_printed(block.printed, printed)
-        if block.commands and is_whole:
+        if block.commands and is_complete:
             assert missing is None, f"{block.commands} do not print {missing!r}, but\n{printed}"
-        elif is_whole and missing is not None:
+        elif is_complete and missing is not None:
             assert outputs.is_message(block.printed), f"nothing prints {missing!r}"
 
 
@@ -278,7 +278,7 @@ def test_messages_of(page: str) -> None:
 def test_only_messages_that_tests_expect_are_accepted() -> None:
     shown = ["the run dir cannot be written: permission denied", "   where         /.../run"]
     assert outputs.is_message(shown)
-    assert not outputs.is_message(["the run dir cannot be made: permission denied", *shown[1:]])
+    assert not outputs.is_message(["the run dir cannot be created: permission denied", *shown[1:]])
     assert not outputs.is_message([*shown, "   expected      another folder"])
 
 
@@ -286,8 +286,8 @@ def test_nothing_is_shown_that_is_not_compared() -> None:
     unchecked = [
         (page, block.printed)
         for page in PAGES
-        for block, is_whole in with_comparison(blocks_of(page))
-        if block.printed and not is_whole and not outputs.is_message(block.printed)
+        for block, is_complete in with_comparison(blocks_of(page))
+        if block.printed and not is_complete and not outputs.is_message(block.printed)
     ]
 
     def is_excused(page: str, printed: list[str], excuse: tuple[str, str]) -> bool:

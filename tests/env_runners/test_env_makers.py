@@ -102,7 +102,7 @@ def test_functions_make_environments() -> None:
         ),
         (EnvConfig(_target_=f"{HERE}.make_nothing"), "made NoneType, which is not an environment"),
         (EnvConfig(_target_=f"{HERE}.make_agents", env_config={"num_agents": 1}), "has several agents"),
-        (EnvConfig(_target_=f"{HERE}.make_one", env_config={"id_": "Nothing-v0"}), "cannot be made: NameNotFound"),
+        (EnvConfig(_target_=f"{HERE}.make_one", env_config={"id_": "Nothing-v0"}), "cannot be created: NameNotFound"),
         (EnvConfig(_target_="subprocess.call"), "is not a class or function of an installed package"),
         (EnvConfig(_target_=f"{HERE}.HERE"), "is not a subclass of gymnasium"),
         (

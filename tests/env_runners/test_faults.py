@@ -117,7 +117,7 @@ NAN = Problem(
     expected="finite numbers",
 )
 OUT_OF_BOUNDS = Problem(
-    "an observation leaves the environment's observation space",
+    "an observation is outside the environment's observation space",
     where="env runner 0, episode 0-env_runner-0-1-1, time step 3",
     got="obs[0] = 1.5",
     expected="-1.0 to 1.0",
@@ -311,7 +311,7 @@ class CannotBeMade(gym.Env[Any, Any]):
         pytest.param(
             EnvConfig(_target_=f"{__name__}.CannotBeMade", env_config={"level": 7}),
             Problem(
-                f"the environment {__name__}.CannotBeMade cannot be made: FileNotFoundError: no map for level 7",
+                f"the environment {__name__}.CannotBeMade cannot be created: FileNotFoundError: no map for level 7",
                 where="env._target_",
                 got=f"{__name__}.CannotBeMade with env_config {{'level': 7}}",
             ),
@@ -321,7 +321,7 @@ class CannotBeMade(gym.Env[Any, Any]):
             EnvConfig(env="CartPole-v1", env_config={"gravitation": 9}),
             Problem(
                 (
-                    "the environment CartPole-v1 cannot be made: TypeError: CartPoleVectorEnv.__init__() "
+                    "the environment CartPole-v1 cannot be created: TypeError: CartPoleVectorEnv.__init__() "
                     "got an unexpected keyword argument 'gravitation'"
                 ),
                 where="env.env",

@@ -126,7 +126,7 @@ def truncate_unseen(returned: StepDicts) -> None:
         ),
         (
             lambda r: r[0].update(a0=np.full(5, -1, np.float32)),
-            "an observation leaves the environment's observation space",
+            "an observation is outside the environment's observation space",
             {"where": "episode 0-env_runner-0-1-0-a0, time step 3", "got": "obs[0] = -1.0"},
         ),
         (raises, "the environment raised ZeroDivisionError in step: no wheels", {"where": PLACE.replace("3", "2")}),
@@ -280,7 +280,7 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
     config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_0]", experiment=shared)
     assert list(make_module_specs(config)) == ["p_agent_0", "p_agent_1"]
     config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_7]", experiment=shared)
-    assert "module p_agent_7 acts for no agent" in problem_of(lambda: make_module_specs(config))
+    assert "module p_agent_7 is not mapped to any agent" in problem_of(lambda: make_module_specs(config))
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,11 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
         ),
         (
             ["multi_agent.agent_to_module={*: p0, x: p1}", "multi_agent.modules.p1.fcnet_hiddens=[3]"],
-            "module p1 acts for no agent",
+            "module p1 is not mapped to any agent",
         ),
         (
             [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: raises}}"],
-            f"the mapping {__name__}.OddMapping cannot be made: OSError: no such table",
+            f"the mapping {__name__}.OddMapping cannot be created: OSError: no such table",
         ),
         (
             [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: raises_when_called}}"],
@@ -311,7 +311,7 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
                 f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: elsewhere}}",
                 "multi_agent.modules_to_train=[p0]",
             ],
-            "module p0 acts for no agent",
+            "module p0 is not mapped to any agent",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def test_modes_of_a_runner() -> None:
     off = runner_of(SyncEnvironments(Leaving, 2, seed=0), "off")
     assert off.sample(20, True, weights_of(off.module), {}).finished.outside.count == 0
     error = runner_of(SyncEnvironments(Leaving, 2, seed=0), "error")
-    with pytest.raises(RunFailure, match="leaves the environment's observation space"):
+    with pytest.raises(RunFailure, match="is outside the environment's observation space"):
         error.sample(20, True, weights_of(error.module), {})
     nan = runner_of(SyncEnvironments(lambda: Leaving(np.nan), 2, seed=0), "off")
     with pytest.raises(RunFailure, match="is not finite"), np.errstate(invalid="ignore"):
@@ -204,7 +204,7 @@ def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) 
     evaluation = ("evaluation.evaluation_duration=4", "evaluation.num_envs_per_env_runner=2")
     outcome = run_main(*LEAVING, *several, *evaluation)
     assert outcome.code == 0, outcome.err
-    (line,) = [line for line in outcome.out.splitlines() if "leaves" in line]
+    (line,) = [line for line in outcome.out.splitlines() if "is outside" in line]
     for part in ("tests.support.environments.Leaving: ", "obs[1] = 1.001", "expected -1.0 to 1.0", "-0-0, time step 4"):
         assert part in line
     lines = progress_of(tmp_path / "run")
@@ -217,7 +217,7 @@ def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) 
     # Other checks go on with the same episodes.
     stricter = run_main("resume", "run", "env.validate_observations=error", "stop.training_iteration=4")
     assert stricter.code == 1
-    assert stricter.err.startswith("an observation leaves the environment's observation space")
+    assert stricter.err.startswith("an observation is outside the environment's observation space")
     assert "time step 4" in stricter.err
     resumed = run_main("resume", "run", "env.validate_observations=off", "stop.training_iteration=4")
     assert resumed.code == 0, resumed.err

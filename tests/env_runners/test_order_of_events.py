@@ -63,7 +63,7 @@ class NotedRecorder:
     def add(self, *arguments: Any) -> None:
         self._log.append("record")
 
-    def break_off(self, ids: Sequence[str]) -> None:
+    def drop_episodes(self, ids: Sequence[str]) -> None:
         self._log.append(f"break off {', '.join(ids)}")
 
     def drop(self, ids: Sequence[str]) -> None:

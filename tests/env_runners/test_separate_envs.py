@@ -323,7 +323,7 @@ def test_a_sub_environment_that_cannot_be_made_again_ends_the_run() -> None:
 
     def make_env() -> Any:
         if next(count) >= N:
-            raise ConfigError([Problem("the environment cannot be made: OSError: no licence is left")])
+            raise ConfigError([Problem("the environment cannot be created: OSError: no licence is left")])
         from runner.env_runners.env_makers import make_environment
 
         return make_environment(wrapped, 1, "sync")

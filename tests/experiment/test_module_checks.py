@@ -213,12 +213,12 @@ def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
         ("TupleTrained", ["forward_train does not return a dict", "got           tuple: (5, 2) float32, (5,) float32"]),
         (
             "NoSuper",
-            ["NoSuper cannot be made", "call super().__init__(observation_space, action_space, config)"],
+            ["NoSuper cannot be created", "call super().__init__(observation_space, action_space, config)"],
         ),
         ("NoSuperNorLayers", ["NoSuperNorLayers.__init__ does not call RLModule.__init__", "super().__init__("]),
         ("NoParameters", ["NoParameters does not have any parameters", "nn.ModuleList"]),
         ("NoArguments", ["takes 1 positional argument but 4 were given", "(self, observation_space, action_space"]),
-        ("Raising", ["Raising cannot be made: LookupError: no such file"]),
+        ("Raising", ["Raising cannot be created: LookupError: no such file"]),
         ("OtherMemory", ["does not match state_in", "h (1, 5, 6) float32", "h (5, 6) float32"]),
         ("RenamedMemory", ["does not match state_in", "hidden (5, 6) float32", "h (5, 6) float32"]),
         ("TensorOfMemory", ["get_initial_state does not return a dict of tensors", "got           (6,) float32"]),
@@ -236,7 +236,7 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
 
 def test_an_unknown_option() -> None:
     report = report_of("Options", "+module.model_config.widht=3")
-    for message in ("Options cannot be made", "'widht'", "expected      depth, width", "did you mean  width"):
+    for message in ("Options cannot be created", "'widht'", "expected      depth, width", "did you mean  width"):
         assert message in report
 
 

@@ -45,7 +45,7 @@ class Pair:
     second: Any = None
 
 
-def is_whole(pair: Any) -> bool:
+def is_complete(pair: Any) -> bool:
     return isinstance(pair, Pair) and isinstance(pair.second, Pair) and pair.second.second[0](3.0) == 0.5
 
 
@@ -54,7 +54,7 @@ class PairEnv(gym.Env[Any, int]):
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, by_name: Any = None) -> None:
-        assert is_whole(by_name["here"][0]), by_name
+        assert is_complete(by_name["here"][0]), by_name
         self.t = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -68,13 +68,13 @@ class PairEnv(gym.Env[Any, int]):
 
 class PairModule(ActorCriticModule):
     def __init__(self, observation_space: Any, action_space: Any, config: Any) -> None:
-        assert is_whole(config.model_config["pair"])
+        assert is_complete(config.model_config["pair"])
         super().__init__(observation_space, action_space, config)
 
 
 class PairConnector(Connector):
     def __init__(self, pair: Any) -> None:
-        assert is_whole(pair)
+        assert is_complete(pair)
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         return batch
@@ -82,7 +82,7 @@ class PairConnector(Connector):
 
 class PairCallback(Callback):
     def __init__(self, *pairs: Any) -> None:
-        assert is_whole(pairs[0])
+        assert is_complete(pairs[0])
 
     def on_episode_end(self, **kwargs: Any) -> None:
         pass
@@ -95,7 +95,7 @@ class PairConfig(PPOConfig):
 
 class PairLoss(PPOLoss):
     def __init__(self, config: Any) -> None:
-        assert is_whole(config.pair)
+        assert is_complete(config.pair)
         super().__init__(config)
 
 

@@ -1,4 +1,4 @@
-"""`validate --build`: every experiment is made and steps once; what cannot be made or stepped is in one report."""
+"""`validate --build`: every experiment is made and steps once; what cannot be created or stepped is in one report."""
 
 from __future__ import annotations
 

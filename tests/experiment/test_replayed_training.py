@@ -186,7 +186,7 @@ MISTAKES = [
         ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=lockstep"),
         Problem(
             (
-                "runner.replay.ReplayBuffer cannot be made: replay_mode lockstep needs batch_length_T 1 "
+                "runner.replay.ReplayBuffer cannot be created: replay_mode lockstep needs batch_length_T 1 "
                 "and no burn-in, got batch_length_T 20, burn_in_len 0"
             ),
             where="algorithm.replay_buffers.replay",
@@ -228,7 +228,7 @@ MISTAKES = [
         ("algorithm=dqn", "module=double_q", "algorithm.n_step=3", f"{BUFFER}.batch_length_T=4"),
         Problem(
             (
-                "runner.replay.PrioritizedReplayBuffer cannot be made: chunks of several steps "
+                "runner.replay.PrioritizedReplayBuffer cannot be created: chunks of several steps "
                 "(batch_length_T 4, burn_in_len 0) need n_step 1, got 3"
             ),
             where="algorithm.replay_buffers.replay",

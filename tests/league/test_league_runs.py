@@ -218,7 +218,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
     ("override", "what"),
     [
         ("league.fixed.old=nowhere.onnx", "the policy file of player old cannot be read"),
-        ("league.fixed.old=README.md", "player old cannot be made"),
+        ("league.fixed.old=README.md", "player old cannot be created"),
         ("league.modules=[main, mian]", "a module without agents"),
     ],
 )

@@ -178,7 +178,7 @@ def test_the_example_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     ("edit", "message"),
     [
         (EDIT.replace("NumpyToTensor", "AddColumnsFromEpisodesToTrainBatch"), "RND reads columns that are not tensors"),
-        (EDIT.replace("lr: 0.01", "lr: 0.0"), "cannot be made: lr=0.0"),
+        (EDIT.replace("lr: 0.01", "lr: 0.0"), "cannot be created: lr=0.0"),
         (EDIT.replace("lr: 0.01", "device: abacus"), "device abacus is not available"),
     ],
 )

@@ -101,12 +101,12 @@ def test_sigma_follows_its_schedule() -> None:
 def test_a_state_goes_on_with_the_same_noise(kind: str) -> None:
     connector, other = NoisyActions(0.1, kind=kind), NoisyActions(0.1, kind=kind)
     pipeline = pipeline_of(connector)
-    goes_on = (False,) * ROWS
+    continues = (False,) * ROWS
     for _ in range(300):
-        act(connector, goes_on)
+        act(connector, continues)
     pipeline_of(other, index=9).set_state(pipeline.get_state())
     for _ in range(300):
-        assert act(connector, goes_on).tolist() == act(other, goes_on).tolist()
+        assert act(connector, continues).tolist() == act(other, continues).tolist()
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ QUICK = (
     ("overrides", "message"),
     [
         (("env=cartpole",), "hindsight replay: observations do not contain goals: Box"),
-        (("algorithm.n_step=3",), "cannot be made: steps with other goals need n_step 1"),
+        (("algorithm.n_step=3",), "cannot be created: steps with other goals need n_step 1"),
         (("env=multi_agent_cartpole", "module=double_q"), "several agents"),
     ],
     ids=str,

@@ -331,7 +331,7 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
     ("arguments", "message"),
     [
         ([], "RUN_OR_SWEEP is missing"),
-        (["a", "b"], "b is one word too many"),
+        (["a", "b"], "b is an unexpected argument"),
         (["nothing"], "got           the folder does not exist"),
         (["."], "sweep.json"),
         (["run", "--output", "file/page.html"], "the report cannot be written"),

@@ -90,7 +90,7 @@ def test_it_follows_a_run(tmp_path: Path) -> None:
         with held(run_dir):
             first = update_of(server)
             assert "No iteration has ended" in first["html"]
-            assert (first["specs"], first["is_going_on"]) == ({}, True)
+            assert (first["specs"], first["is_running"]) == ({}, True)
             tags = []
             for number in (1, 2, 3):
                 log.append(progress_line(number))
@@ -102,7 +102,7 @@ def test_it_follows_a_run(tmp_path: Path) -> None:
             assert len(set(tags)) == 3
             write_result(run_dir / "result.json", {"status": "failed", "stop_reason": f"RuntimeError: {EVIL}\nline 2"})
             ended = update_of(server)
-        assert ended["is_going_on"] is False
+        assert ended["is_running"] is False
         assert '<span class="badge failed">failed</span>' in ended["html"]
         assert "line 2</pre>" in ended["html"]
         assert EVIL not in ended["html"]
@@ -118,11 +118,11 @@ def test_how_it_ended(status: str | None, shown: str, tmp_path: Path) -> None:
     with watched(run_dir) as server:
         update = update_of(server)
         assert f'<span class="badge {shown}">{shown}</span>' in update["html"]
-        assert ("enough" in update["html"], update["is_going_on"]) == (status is not None, False)
+        assert ("enough" in update["html"], update["is_running"]) == (status is not None, False)
         with held(run_dir):
             update = update_of(server)
             assert '<span class="badge running">running</span>' in update["html"]
-            assert ("enough" in update["html"], update["is_going_on"]) == (False, True)
+            assert ("enough" in update["html"], update["is_running"]) == (False, True)
 
 
 def test_it_follows_a_sweep(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_it_follows_a_sweep(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "s", {"lr": ["1", "2"]}, trials)
     with watched(sweep) as server, held(sweep):
         update = update_of(server)
-        assert update["is_going_on"] is True
+        assert update["is_running"] is True
         assert "1 running" in update["html"]
         assert ">3,000</td>" in update["html"]
         with closing(ProgressLog(sweep / "1" / "progress.jsonl")) as log:
@@ -303,9 +303,9 @@ def test_a_real_run_is_followed_until_ctrl_c(
     watching = start_main("report", "run", "--watch")
     update = _updates_of(_read_url(watching))
     wait_until(lambda: len(update()["specs"].get(CURVES, {"datasets": {"points": []}})["datasets"]["points"]) >= 3)
-    assert update()["is_going_on"] is True
+    assert update()["is_running"] is True
     training.send_signal(signal.SIGINT)
-    wait_until(lambda: not update()["is_going_on"])
+    wait_until(lambda: not update()["is_running"])
     assert '<span class="badge interrupted">interrupted</span>' in update()["html"]
     assert "SIGINT after iteration" in update()["html"]
     watching.send_signal(number)

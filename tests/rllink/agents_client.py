@@ -60,7 +60,7 @@ class Visits:
             of_agent["is_terminated"] = is_terminated
         if self.is_over:  # before the message that may end the run
             self.log()
-        action = sampler.step(self.name, obs, reward, *ends, agent, env_goes_on=others_come)
+        action = sampler.step(self.name, obs, reward, *ends, agent, env_continues=others_come)
         if action is not None:
             self.actions[agent] = int(action)
 

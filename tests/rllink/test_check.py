@@ -222,7 +222,7 @@ def test_read_only_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "rllink needs a command"),
         (["chek", "127.0.0.1:5556"], "did you mean  rllink check"),
         (["check"], "HOST:PORT is missing"),
-        (["check", "a", "b"], "b is one word too many"),
+        (["check", "a", "b"], "b is an unexpected argument"),
         (["check", "localhost"], "localhost is not a valid address"),
         (["check", "localhost:99999"], "is not a valid address"),
         (["check", "localhost:1", "--tls-ca", "no/such/file"], "--tls-ca"),

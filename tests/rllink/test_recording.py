@@ -116,7 +116,7 @@ def test_what_ends_over_messages_is_recorded_whole(record: Callable[..., Recorde
     assert recorded is not None
     assert (recorded.report.episodes, recorded.report.steps) == (3, 60)
     assert one.num_episodes == 3
-    assert (recorded.num_unfinished, recorded.num_broken_off) == (1, 2)
+    assert (recorded.num_unfinished, recorded.num_incomplete) == (1, 2)
     on_disk = recorded_in(tmp_path / "data")
     assert sorted(len(episode) for episode in on_disk) == [10, 20, 30]
     (longest,) = [episode for episode in on_disk if len(episode) == 30]
@@ -162,7 +162,7 @@ def test_episodes_that_the_server_acts_in_are_recorded(record: Callable[..., Rec
     one.train()
     recorded = one.trainer.finish_recording()
     assert recorded is not None
-    assert (recorded.report.episodes, recorded.report.steps, recorded.num_broken_off) == (3, 52, 0)
+    assert (recorded.report.episodes, recorded.report.steps, recorded.num_incomplete) == (3, 52, 0)
     (acted,) = [episode for episode in recorded_in(tmp_path / "data") if len(episode) == 12]
     assert same(acted, {"obs": obs, "actions": actions[:-1]})
 
@@ -208,7 +208,7 @@ def test_after_a_kill_every_episode_is_there_once(
     recorded = two.trainer.finish_recording()
     assert recorded is not None
     assert (recorded.report.episodes, recorded.report.steps) == (5, 110)
-    assert (recorded.num_unfinished, recorded.num_broken_off) == (0, 1)  # nobody can go on where the server acted
+    assert (recorded.num_unfinished, recorded.num_incomplete) == (0, 1)  # nobody can go on where the server acted
     on_disk = recorded_in(tmp_path / "data")
     assert sorted(len(episode) for episode in on_disk) == [20, 20, 20, 20, 30]
     assert same(max(on_disk, key=len), whole)

@@ -444,7 +444,7 @@ def test_env_episodes_with_refused_steps_are_left_out(
             server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
         server.sample(4)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
     assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
     client.close()
 
@@ -471,7 +471,7 @@ def test_a_late_agent_belongs_to_the_env_episode_whose_steps_were_refused(
         server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
     server.sample(6)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
     ((_, _, agents),) = recorded_in(tmp_path / "data")
     assert sorted(agents) == (["guest", "left"] if is_end_refused else ["left"])
     assert {one["obs"][0][0] for one in agents.values()} == {2.0}
@@ -577,7 +577,7 @@ def test_a_client_that_cannot_come_again_would_have_said_that_it_was_over(
     server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
     server.sample(2)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off) == (0, 1)
+    assert (recorded.report.episodes, recorded.num_incomplete) == (0, 1)
     client.close()
 
 
@@ -625,7 +625,7 @@ def test_recording_goes_on_from_a_state_without_what_came_after_it(
     recording.set_state(before)
     recording.forget(0)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (0, 0, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (0, 0, 0)
     assert recorded_in(tmp_path / "data") == []
     client.close()
 
@@ -650,7 +650,7 @@ def test_an_agent_that_has_begun_in_a_killed_server_is_missed(
     send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
     server.sample(1)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (2, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (2, 1, 0)
     for one in (client, starter, again):
         one.close()
 
@@ -668,7 +668,7 @@ def test_agents_that_go_on_where_another_was_lost_are_not_kept(
         send(client, chunk("right", 1, start, start + 1))
         server.sample(1)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (0, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (0, 1, 0)
     client.close()
 
 
@@ -686,7 +686,7 @@ def test_messages_that_are_left_out_take_their_env_episodes_along(
     server = serve_recording("rllink.skip_journal_records=[0.0:0-0]", state=load_checkpoint(tmp_path / "checkpoint")[0])
     server.sample(4)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off) == (1, 1)
+    assert (recorded.report.episodes, recorded.num_incomplete) == (1, 1)
     assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
     client.close()
 
@@ -707,7 +707,7 @@ def test_messages_that_cannot_be_read_again_take_their_env_episodes_along(
     server = serve_recording("rllink.max_abs_reward=2", state=load_checkpoint(tmp_path / "checkpoint")[0])
     server.sample(4)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off) == (1, 1)
+    assert (recorded.report.episodes, recorded.num_incomplete) == (1, 1)
     ((_, _, agents),) = recorded_in(tmp_path / "data")
     assert {agent: one["obs"][0][0] for agent, one in agents.items()} == dict.fromkeys(WIDTHS, 2.0)
     client.close()
@@ -792,7 +792,7 @@ def test_env_episodes_in_which_the_server_acts(serve_recording: Callable[..., Re
     send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
     server.sample(1)
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (3, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (3, 1, 0)
     (acted,) = [agents for _, _, agents in recorded_in(tmp_path / "data") if agents["left"]["obs"][0][0] == 1.0]
     kept = {agent: {name: one[name] for name in ("obs", "actions", "rewards")} for agent, one in acted.items()}
     assert kept == played
@@ -810,5 +810,5 @@ def test_what_a_lost_server_has_sent_is_recorded_without_it(
     server.sample(4)
     server.group._recording.forget(0)  # type: ignore[union-attr]
     recorded = finish(server)
-    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
     client.close()

@@ -334,10 +334,10 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
     assert fetched.code == 2
     assert shown_problems(fetched.err, tmp_path) == [
         Problem(
-            "this run dir exists in another state than faulty://runs/run",
+            "this run dir differs from faulty://runs/run",
             where="TMP/run",
             got="iteration_000002 locally, iteration_000004 in the store",
-            fix="use RUN_DIR=TMP/run for the local state, or another hydra.run.dir=DIR for the state of the store",
+            fix="use RUN_DIR=TMP/run for the local copy, or another hydra.run.dir=DIR for the copy in the store",
         )
     ]
     assert _stored() == before

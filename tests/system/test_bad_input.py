@@ -43,7 +43,7 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Fault
         pytest.param(
             "{fault: leave_space, fault_step: 150}",
             Problem(
-                "an observation leaves the environment's observation space",
+                "an observation is outside the environment's observation space",
                 where="env runner 0, episode 0-env_runner-0-0-18, time step 6",
                 got="obs[1] = 1234.5",
                 expected="-1000.0 to 1000.0",
@@ -166,7 +166,8 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["env.env_config={fault: raise_in_init}"],
             Problem(
-                "the environment tests.support.environments.Faulty cannot be made: RuntimeError: no display to draw on",
+                "the environment tests.support.environments.Faulty cannot be created: RuntimeError: no display to draw "
+                "on",
                 where="env._target_",
                 got="tests.support.environments.Faulty with env_config {'fault': 'raise_in_init'}",
             ),
@@ -176,7 +177,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
             [*MOUNTAIN_CAR, "env_runners.gym_env_vectorize_mode=vector_entry_point"],
             Problem(
                 (
-                    "the environment MountainCar-v0 cannot be made: Error: Cannot create vectorized "
+                    "the environment MountainCar-v0 cannot be created: Error: Cannot create vectorized "
                     "environment for MountainCar-v0 because it doesn't have a vector entry point defined."
                 ),
                 where="env.env",

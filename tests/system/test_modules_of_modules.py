@@ -123,7 +123,7 @@ def test_two_learners_take_the_step_of_the_mean_gradient_of_two_parts(ray_cluste
         runners.set_weights(both.learners.get_weights())
         rollout = concat_rollouts([sample.rollout for sample in runners.sample(300, True)])
         runners.close()
-        parts = [replace(part, whole=rollout.blocks) for part in split_rollout(rollout, 2, 1)]
+        parts = [replace(part, unsplit=rollout.blocks) for part in split_rollout(rollout, 2, 1)]
         alone = build_learner_group(config, build_parts(config))
         alone.set_weights(both.learners.get_weights())
         expected = average_gradients([alone.gradients(part, 0) for part in parts])

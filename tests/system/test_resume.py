@@ -346,10 +346,12 @@ OTHER_SEED = Problem(
             [
                 OTHER_SEED,
                 Problem(
-                    "algorithm.kl_coeff is an initial value: the checkpoint holds what training has made of it",
+                    "algorithm.kl_coeff is an initial value that training adapts; the checkpoint contains the adapted "
+                    "value",
                     where="override algorithm.kl_coeff=0.5",
                     got="0.5",
-                    expected="0.2; or `resume --module-only`, which begins a new run with its module",
+                    expected="0.2",
+                    fix="to start a new run with this module, use `runner resume RUN --module-only`",
                 ),
                 out_of_range("algorithm.gamma", "1.5", "a number >= 0 and <= 1"),
             ],

@@ -65,7 +65,7 @@ def test_no_space() -> None:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("LeavesItsSpace", "an observation leaves the environment's observation space"),
+        ("LeavesItsSpace", "an observation is outside the environment's observation space"),
         ("EndsWithNumbers", "terminated is not a bool"),
         ("NeverEnds", "no episode has ended after 60 env steps, so no returns are reported"),
         ("ActsWithoutBounds", "actions are unbounded, so they are neither scaled nor clipped"),
@@ -194,7 +194,7 @@ def test_fault_of_agents(name: str, what: str, where: str) -> None:
         ("UnseededAgents", "the same seed and actions give different observations"),
         ("NeverEndsWithAgents", "no episode has ended after 60 env steps"),
         ("AgentsWithoutBounds", "actions are unbounded"),
-        ("LeavesSpaceOfAgent", "an observation leaves the environment's observation space"),
+        ("LeavesSpaceOfAgent", "an observation is outside the environment's observation space"),
     ],
 )
 def test_warning_of_agents(name: str, what: str) -> None:

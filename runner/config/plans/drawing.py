@@ -14,8 +14,8 @@ _LAST = "StandardMetricsReporting"
 
 def draw_plan(plan: Plan) -> str:
     """Draw a checked plan with one line per operator and the options that differ from their defaults."""
-    whole = completed(plan)
-    lines = list(_draw(whole, "", items_after(whole)))
+    full = completed(plan)
+    lines = list(_draw(full, "", items_after(full)))
     width = max(len(left) for left, _ in lines)
     needs = ", ".join(dict.fromkeys(need for step in steps_of(plan) for need in step.needs))
     title = f"plan (uses {needs})" if needs else "plan"
@@ -37,7 +37,7 @@ def _draw(plan: Plan, indent: str, given: Mapping[str, Items]) -> Iterator[tuple
         inner = indent + ("   " if is_last else "│  ")
         for index, branch in enumerate(step.plans):
             is_last_branch = index == len(step.plans) - 1
-            selected = {None: "", True: ", selected", False: ", not selected"}[is_given_on(step, index)]
+            selected = {None: "", True: ", selected", False: ", not selected"}[is_returned(step, index)]
             yield f"{inner}{'└─ ' if is_last_branch else '├─ '}plan {index}{selected}", ""
             yield from _draw(branch, inner + ("   " if is_last_branch else "│  "), given)
 
@@ -59,7 +59,7 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)
 
 
-def is_given_on(step: PlanStep, index: int) -> bool | None:
+def is_returned(step: PlanStep, index: int) -> bool | None:
     """Return whether the items of one of several plans are returned; None: the items of all plans are."""
     assert isinstance(step.config, BranchesConfig)
     chosen = step.config.output_indexes

@@ -23,7 +23,7 @@ _UPDATES = (ApplyGradientsConfig, TrainOneStepConfig)
 
 
 def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
-    """Find problems of single steps, and of the items between them."""
+    """Find problems of individual steps, and of the items between them."""
     reader = PlanReader(where)
     plan = reader.read(values, KEY)
     if reader.problems:
@@ -72,7 +72,7 @@ def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Prob
 
 
 def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield why `learners.compile` is useless or impossible."""
+    """Yield the reasons why `learners.compile` is useless or impossible."""
     if not config.learners.compile:
         return
     steps = list(steps_of(read_plan(config.algorithm.plan)))

@@ -52,7 +52,7 @@ class EnvEpisodes:
         ids: E ids.
         lengths: (E,) env steps.
         is_terminated, is_truncated: (E,) bool flags of the env episodes.
-        blocks: episodes of the agents, one block per module that acted and one chunk per agent's episode.
+        blocks: episodes of the agents, one block per acting module and one chunk per agent's episode.
         tasks: E task names, each None if it is unknown; or None without tasks.
     """
 

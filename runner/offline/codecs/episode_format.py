@@ -196,7 +196,7 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
 
 
 def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
-    """Yield the rows of each module that acted, in order of first appearance, with None as unknown id."""
+    """Yield the rows of each acting module, in order of first appearance, with None as unknown id."""
     found = table[_MODULE_ID] if _MODULE_ID in table.column_names else pa.nulls(table.num_rows, pa.string())
     modules = pc.unique(found).to_pylist()
     if len(modules) == 1:

@@ -1,4 +1,4 @@
-"""Rows of steps that are held until their episode is complete."""
+"""Rows of steps that are kept until their episode is complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NumberedIds(Sequence[str]):
 
 @dataclass(frozen=True)
 class HeldRows:
-    """R held rows: their data, and the number of the episode of each."""
+    """R rows that are kept: their data, and the episode number of each."""
 
     data: dict[str, Column]  # columns of a block, "\0new_obs", "\0infos", ...
     episode: IntArray
@@ -84,7 +84,7 @@ def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | N
 
 @dataclass(frozen=True)
 class _ObsRows:
-    """The held row of each of a block's R + E observations.
+    """The stored row that each of a block's R + E observations comes from.
 
     Attributes:
         block, rows: the block, and the rows that it was made from.

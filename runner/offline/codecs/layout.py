@@ -91,7 +91,7 @@ class Layout:
         columns: name of a block's column -> `Leaf`, nested as the column is.
         spaces: recorded spaces of the environment.
         env_name: name of the environment.
-        module_id: module that acted, or None if it is unknown or there are several.
+        module_id: module that chose the actions, or None if it is unknown or there are several.
     """
 
     columns: Mapping[str, Any]

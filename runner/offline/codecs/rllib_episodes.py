@@ -97,7 +97,7 @@ def decode_by_module(
 ) -> list[ColumnBlock]:
     """Decode the episode chunks in `table`, with their time steps, lookback, infos and ids.
 
-    Return one block per module that acted, in order of first appearance. Chunks without steps are left out and counted.
+    Return one block per acting module, in order of first appearance. Chunks without steps are left out and counted.
 
     Raises:
         DataError: a row cannot be read or does not match others of its module. Names the file, row and field.

@@ -186,7 +186,7 @@ def unpack_value(text: str | bytes, place: DataLocation) -> Any:
 
 
 def unpack_bytes(texts: Sequence[str | bytes | None], place: DataLocation) -> list[bytes]:
-    """Return the pickles in these texts."""
+    """Return the pickles in these strings."""
     frame = import_extra("lz4.frame", place, "reading columns that RLlib has packed")
     block = import_extra("lz4.block", place, "reading columns that RLlib has packed")
     blobs: list[bytes] = []

@@ -231,7 +231,7 @@ def _text_to_array(array: pa.Array, place: DataLocation) -> Column:
 
 
 def _flat_lists(texts: pa.Array) -> Array | None:
-    """Parse texts that are lists of K numbers to (rows, K), ten times as fast as JSON; None for other texts."""
+    """Parse strings that are lists of K numbers to (rows, K), ten times as fast as JSON; None for other strings."""
     if not len(texts) or not texts[0].as_py().startswith("["):
         return None
     if not all(pc.all(pc.equal(pc.count_substring(texts, bracket), 1)).as_py() for bracket in "[]"):

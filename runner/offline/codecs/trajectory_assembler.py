@@ -1,4 +1,4 @@
-"""Assemble tables of steps, read as a stream, to complete trajectories; only open episodes are held.
+"""Assemble tables of steps, read as a stream, to complete trajectories; only open episodes are kept.
 
 Rows of an episode may be spread over several tables or files, mixed with other episodes, and in any order if `t` is
 recorded. An episode is complete when the row with its end flag and all rows before it have been read. Without end
@@ -201,8 +201,8 @@ class TrajectoryAssembler:
             first, last = np.full(len(ids), sys.maxsize), np.full(len(ids), -1)
             np.minimum.at(first, row_index, held.t)
             np.maximum.at(last, row_index, held.t)
-            is_whole = np.bincount(row_index, minlength=len(ids)) == last - first + 1
-            is_over = has_end & is_whole & (first == 0)
+            is_complete = np.bincount(row_index, minlength=len(ids)) == last - first + 1
+            is_over = has_end & is_complete & (first == 0)
         else:
             is_over = has_end
         if held.num_bytes() > MAX_HELD_BYTES:

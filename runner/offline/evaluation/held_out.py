@@ -1,7 +1,7 @@
 """Evaluate on held-out recorded data: the algorithm's loss, and off-policy estimates of the policy's value.
 
 The evaluation uses separate copies of module, loss and pipelines, with the state of the training. It does not change
-the numbers of the training.
+the results of the training.
 """
 
 from __future__ import annotations

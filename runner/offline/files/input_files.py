@@ -110,7 +110,7 @@ def too_large(packed: int, place: DataLocation) -> DataError:
 
 
 def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterator[Any]:
-    """Yield rows of texts or arrays until their total size exceeds the limit. Raises `DataError`."""
+    """Yield rows of strings or arrays until their total size exceeds the limit. Raises `DataError`."""
     total = 0
     for row in rows:
         total += len(row) * getattr(row, "itemsize", 1)
@@ -216,7 +216,9 @@ def input_paths(config: OfflineConfig) -> list[str]:
     """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
     paths = named_inputs(config)
     if not paths:
-        raise ConfigError([Problem("no input data are named", _WHERE, "null", "a file, a folder, a pattern or a URI")])
+        raise ConfigError(
+            [Problem("no input data is specified", _WHERE, "null", "a file, a folder, a pattern or a URI")]
+        )
     return paths
 
 

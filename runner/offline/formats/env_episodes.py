@@ -115,7 +115,7 @@ class EnvEpisodeFormat(RowFormat):
         return [EPS_ID, *([TASK] if with_infos and TASK in schema.names else []), *names]
 
     @property
-    def has_whole_rows(self) -> bool:
+    def has_complete_rows(self) -> bool:
         return self.are_files_alike
 
     def check_rewards(self, reader: ParquetReader) -> None:

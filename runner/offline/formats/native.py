@@ -115,7 +115,7 @@ class EpisodeFormat(RowFormat):
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`. Yields one block per module that acted."""
+        """See `RecordedFormat`. Yields one block per acting module."""
         for table, place in tables:
             for block in decode_by_module(table, self.layout, place, counts):
                 if len(block):
@@ -171,7 +171,7 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation,
 def decode_by_module(
     table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts
 ) -> Iterator[ColumnBlock]:
-    """Yield the episodes in a table, one block per module that acted. See `decode_episodes`."""
+    """Yield the episodes in a table, one block per acting module. See `decode_episodes`."""
     for module_id, rows in rows_by_module(table):
         block = decode_episodes(rows, layout, place, counts)
         yield block if module_id is None else replace(block, module_id=module_id)

@@ -89,7 +89,7 @@ class RLlibEpisodeFormat(RowFormat):
         return cls(selection, spaces)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`. Yields one block per module that acted."""
+        """See `RecordedFormat`. Yields one block per acting module."""
         for table, place in tables:
             yield from self._by_module(table, place, counts)
 

@@ -137,7 +137,7 @@ class RawData:
 
 
 def _module_in(schema: pa.Schema) -> str | None:
-    """Return the module that acted in a file of agents' episodes or steps, or None if it is not recorded."""
+    """Return the acting module of a file of agents' episodes or steps, or None if it is not recorded."""
     if _AGENT_ID not in schema.names:
         return None
     try:

@@ -129,7 +129,7 @@ class RecordedFormat(ABC):
         return None
 
     @property
-    def has_whole_rows(self) -> bool:
+    def has_complete_rows(self) -> bool:
         """Whether rows can be decoded independently of each other."""
         return self.row is Row.EPISODE
 

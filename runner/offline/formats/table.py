@@ -121,7 +121,7 @@ class TableFormat(RecordedFormat):
         return [name for name in schema.names if name in leaves or name.partition("/")[0] == NEW_OBS]
 
     @property
-    def has_whole_rows(self) -> bool:
+    def has_complete_rows(self) -> bool:
         return not self.has_trajectories
 
     # -- checks and records ----------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class AgentsInspection:
 
     Attributes:
         episodes, steps, terminated, truncated, returns, lengths: about env episodes; returns are summed over agents.
-        modules: agent -> modules that acted for it.
+        modules: agent -> modules that chose its actions.
         agents: agent -> summary of its episodes.
         tasks: task -> number of its env episodes.
     """

@@ -300,9 +300,9 @@ class RecordedSource:
             options: arguments of `ray.data.read_parquet`, or of `read_datasource` (`override_num_blocks`,
                 `ray_remote_args`, ...). A user function's data set ignores them.
         """
-        if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
+        if self.format.has_complete_rows and isinstance(self.reader, ParquetReader):
             return parquet_dataset(self.config, self.reader, self._file_columns(), options)
-        if self.format.has_whole_rows and isinstance(self.reader, RayReader):
+        if self.format.has_complete_rows and isinstance(self.reader, RayReader):
             return self.reader.dataset(self._file_columns())
         size = None if self.files is None else self.files.num_bytes
         return streamed_dataset(self.config, self.for_other_processes().episode_tables, size, options)

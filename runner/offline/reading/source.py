@@ -293,7 +293,7 @@ class RecordedEnvEpisodes:
             yield table["episode_return"]
 
     def modules_of(self, agent: str) -> list[str]:
-        """Return the modules that acted for an agent, in order of first appearance."""
+        """Return the modules that chose the actions of an agent, in order of first appearance."""
         name = f"{agent_prefix(agent)}{MODULE_ID}"
         found: dict[str, None] = {}
         for table, _ in self.reader.tables([name]):

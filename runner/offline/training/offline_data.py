@@ -337,7 +337,10 @@ class OfflineData(Part):
         if self._samples_itself:
             self._beginning = state.get("beginning")
         elif self.source is not None and state.get("beginning") not in (None, self.source.beginning()):
-            what = "these data start differently than when the checkpoint was written, so the run cannot resume"
+            what = (
+                "the data does not start with the same episodes as when the checkpoint was written, so the run cannot "
+            )
+            "resume"
             fix = "make the function yield the same episodes with the same id_, or resume RUN_DIR --module-only"
             raise ConfigError([Problem(what, "offline.input_", self.source.where, fix=fix)])
         self.num_batches = int(state["num_batches"])

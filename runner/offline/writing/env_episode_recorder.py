@@ -65,7 +65,7 @@ class EnvEpisodeRecorder:
         self._open: dict[str, dict[str, _AgentEpisode]] = {}  # env episode -> agent's episode id -> recorded chunks
         self._waiting: Sequence[EndedEpisode] = ()  # episodes that end unless another agent joins
         self._left_out: set[str] = set()
-        self._num_broken_off = 0
+        self._num_incomplete = 0
 
     def add(
         self,
@@ -86,7 +86,7 @@ class EnvEpisodeRecorder:
         for block in blocks:
             self._take(block, is_recorded.get(block.module_id))
         complete = [episode for episode in ended if episode.id not in self._left_out]
-        self._num_broken_off += len(ended) - len(complete)
+        self._num_incomplete += len(ended) - len(complete)
         self._left_out -= {episode.id for episode in ended}
         if complete:
             agents = [agent for episode in complete for agent in self._open.pop(episode.id, {}).values()]
@@ -94,16 +94,16 @@ class EnvEpisodeRecorder:
 
     def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
         """Record the blocks of a sample of simulators. Raises the errors of `add`."""
-        self.add(blocks, to_record.ended, to_record.is_whole)
+        self.add(blocks, to_record.ended, to_record.is_complete)
         self._waiting = to_record.waiting
-        for id_ in to_record.broken_off:
+        for id_ in to_record.aborted:
             self._open.pop(id_, None)
-            self._num_broken_off += 1
+            self._num_incomplete += 1
 
     def break_off_all(self) -> None:
         """Leave out all open env episodes. Episodes that only waited for another agent end here and are written."""
         self._write_waiting()
-        self._num_broken_off += len(self._open)
+        self._num_incomplete += len(self._open)
         self._open.clear()
 
     def _write_waiting(self) -> None:
@@ -133,7 +133,7 @@ class EnvEpisodeRecorder:
             RunFailure: the data cannot be written.
         """
         num_open = len(self._open) + len(self._left_out)
-        return Recorded(self._writer.put_on_disk(), num_open, self._num_broken_off)
+        return Recorded(self._writer.put_on_disk(), num_open, self._num_incomplete)
 
     def get_open(self) -> dict[str, Any]:
         """Return the recorded chunks of unfinished env episodes.
@@ -167,7 +167,7 @@ class EnvEpisodeRecorder:
         self._write_waiting()
         num_open = len(self._open) + len(self._left_out)
         self._open.clear()
-        return Recorded(self._writer.close(), num_open, self._num_broken_off)
+        return Recorded(self._writer.close(), num_open, self._num_incomplete)
 
     def abort(self) -> None:
         """Discard data that are not in a complete file."""

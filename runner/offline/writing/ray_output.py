@@ -31,7 +31,7 @@ _TAKES_NO_LISTS = ("write_sql",)
 
 
 class RayOutput:
-    """Rows that are held until `publish` writes all of them.
+    """Rows that are kept in memory until `publish` writes all of them.
 
     Args:
         config: the `offline` block.

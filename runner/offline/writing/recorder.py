@@ -27,24 +27,24 @@ class Recorded:
     Attributes:
         report: files that are complete.
         num_unfinished: episodes that have not ended.
-        num_broken_off: incomplete episodes, whose start or end is missing.
+        num_incomplete: incomplete episodes, whose start or end is missing.
     """
 
     report: WriteReport
     num_unfinished: int
-    num_broken_off: int = 0
+    num_incomplete: int = 0
 
     def __add__(self, other: Recorded) -> Recorded:
         return Recorded(
             self.report + other.report,
             self.num_unfinished + other.num_unfinished,
-            self.num_broken_off + other.num_broken_off,
+            self.num_incomplete + other.num_incomplete,
         )
 
     def __str__(self) -> str:
         report = self.report
         size = f" in {report.size_text}" if report.files or not report.episodes else ""
-        counts = ((self.num_unfinished, "unfinished"), (self.num_broken_off, "incomplete"))
+        counts = ((self.num_unfinished, "unfinished"), (self.num_incomplete, "incomplete"))
         left_out = ", ".join(f"{count:,} {kind}" for count, kind in counts if count)
         text = f"{report.episodes:,} episodes, {report.steps:,} steps{size}"
         return f"{text} (left out: {left_out})" if left_out else text
@@ -107,7 +107,7 @@ class EpisodeRecorder:
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
         self._open: dict[str, list[RecordedChunk]] = {}
-        self._num_broken_off = 0
+        self._num_incomplete = 0
 
     def add(self, block: ColumnBlock, is_recorded: BoolArray | None = None) -> None:
         """Record the chunks of a fragment. Episodes whose start was not recorded are left out.
@@ -126,7 +126,7 @@ class EpisodeRecorder:
             if is_recorded is not None and not is_recorded[chunk]:
                 continue
             if has_begun[chunk] and id_ not in self._open:
-                self._num_broken_off += has_ended[chunk]
+                self._num_incomplete += has_ended[chunk]
                 continue
             parts = self._open.setdefault(id_, [])
             parts.append(RecordedChunk.of(block, chunk, copies=not has_ended[chunk]))
@@ -139,18 +139,18 @@ class EpisodeRecorder:
         """Record the blocks of a sample of simulators. Raises the errors of `add`."""
         for block in blocks:
             tasks = to_record.tasks.get(block.module_id)
-            self.add(replace(block, tasks=tasks), to_record.is_whole[block.module_id])
-        self.break_off(to_record.broken_off)
+            self.add(replace(block, tasks=tasks), to_record.is_complete[block.module_id])
+        self.drop_episodes(to_record.aborted)
 
-    def break_off(self, ids: Iterable[str]) -> None:
+    def drop_episodes(self, ids: Iterable[str]) -> None:
         """Leave out episodes without further chunks, which may be open or not recorded at all."""
         for id_ in ids:
             self._open.pop(id_, None)
-            self._num_broken_off += 1
+            self._num_incomplete += 1
 
     def break_off_all(self) -> None:
         """Leave out all open episodes."""
-        self.break_off(list(self._open))
+        self.drop_episodes(list(self._open))
 
     def drop_open(self) -> None:
         """Forget the open episodes without counting them."""
@@ -162,7 +162,7 @@ class EpisodeRecorder:
         Raises:
             RunFailure: the data cannot be written.
         """
-        return Recorded(self._writer.put_on_disk(), len(self._open), self._num_broken_off)
+        return Recorded(self._writer.put_on_disk(), len(self._open), self._num_incomplete)
 
     def get_open(self) -> dict[str, dict[str, Column]]:
         """Return the recorded columns of unfinished episodes by id, without infos."""
@@ -177,7 +177,7 @@ class EpisodeRecorder:
         """Finish the files."""
         num_open = len(self._open)
         self._open.clear()
-        return Recorded(self._writer.close(), num_open, self._num_broken_off)
+        return Recorded(self._writer.close(), num_open, self._num_incomplete)
 
     def abort(self) -> None:
         """Discard data that are not in a complete file."""

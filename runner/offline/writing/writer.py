@@ -65,7 +65,7 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
             options are inconsistent.
     """
     if config.output is None:
-        raise ConfigError([Problem("no folder to record in is given", "offline.output", "null", fix="set a folder")])
+        raise ConfigError([Problem("the output folder is not set", "offline.output", "null", fix="set a folder")])
     check_output_options(config)
     location = locate_output(config)
     if location is None:

@@ -60,7 +60,8 @@ class Concurrently(Source):
     def _in_turn(self) -> Any:
         """Take the number of items given by its weight from each branch; with '*', all items until it waits.
 
-        A branch that waits for env runners keeps its turn, so that the ratio of turns stays. A branch that waits for a
+        A branch that waits for env runners keeps its turn, so that the ratio of turns stays the same. A branch that
+        waits for a
         queue passes its turn on.
         """
         weight = self._weights[self._turn]

@@ -13,11 +13,11 @@ from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig
 from runner.config.plans import train_batch_size
 from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
+from runner.plans.complete_episodes import EpisodeAssembler
 from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Origin, ReplayRows
 from runner.plans.operator import Operator
-from runner.plans.whole_episodes import WholeEpisodes
 
 _SMALLEST_STD = 1e-4
 
@@ -51,22 +51,22 @@ class ConcatBatches(Operator):
 
 
 class CompleteEpisodes(Operator):
-    """Hold back the steps of unfinished episodes, and return complete episodes.
+    """Keep the steps of unfinished episodes, and return episodes when they are complete.
 
     Episodes of a crashed runner or of a re-created environment are dropped, since they will never finish.
     """
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        self._episodes = WholeEpisodes()
+        self._episodes = EpisodeAssembler()
         self._origins: dict[Origin, None] = {}  # also of steps that were held back
 
     def transform(self, item: Experiences) -> list[Experiences]:
         """Return the episodes that have ended, if any."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
-        if item.broken_off:
-            self._episodes.drop(frozenset(item.broken_off).__contains__)
+        if item.aborted:
+            self._episodes.drop(frozenset(item.aborted).__contains__)
         if any(self.context.env_runners.actors.generations):
             self._episodes.drop(self._is_lost)
         if not rollout.blocks:
@@ -155,8 +155,8 @@ def joined(parts: list[Experiences]) -> Experiences:
     """Join experiences to one item whose samples are not counted again."""
     rollout: Rollout = concat_rollouts([part.rollout for part in parts])
     origins = tuple(origin for part in parts for origin in part.origins)
-    broken_off = tuple(id_ for part in parts for id_ in part.broken_off)
-    return Experiences(rollout, origins, _joined_rows([part.replay_rows for part in parts]), broken_off)
+    aborted = tuple(id_ for part in parts for id_ in part.aborted)
+    return Experiences(rollout, origins, _joined_rows([part.replay_rows for part in parts]), aborted)
 
 
 def _joined_rows(parts: list[ReplayRows]) -> ReplayRows:

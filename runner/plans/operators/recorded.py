@@ -36,7 +36,7 @@ class ReadRecorded(Source):
             learners.read_from(lambda: data.readers(learners.num_learners))
 
     def _num_left(self) -> int | None:
-        """Return the remaining updates, without those made since the newest item."""
+        """Return the number of remaining updates, not counting updates since the newest item."""
         if self._left is None or self._num_before is None:
             return self._left
         num_done = self.context.recorded_data.num_batches - self._num_before

@@ -136,7 +136,7 @@ def _experiences(samples: Sequence[Sample], started: float) -> Experiences:
     return Experiences(
         rollout,
         tuple(origin_of(sample) for sample in samples),
-        broken_off=tuple(id_ for sample in samples for id_ in sample.broken_off),
+        aborted=tuple(id_ for sample in samples for id_ in sample.aborted),
         timers={"env_runner_sampling": time.perf_counter() - started},
         samples=[sample.without_rollout() for sample in samples],
     )

@@ -67,7 +67,7 @@ class RemoteSampler:
         terminated: bool,
         truncated: bool,
         agent_id: str | None = None,
-        env_goes_on: bool = False,
+        env_continues: bool = False,
     ) -> Any:
         """Add a step and return the next action, or None if the episode is over; see `LocalSampler.step`."""
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
@@ -75,7 +75,7 @@ class RemoteSampler:
             self._agents.get(episode, set()).discard(agent_id)
             if not self._agents.get(episode):
                 self._agents.pop(episode, None)
-                flags |= _env_end(self._client, env_goes_on)
+                flags |= _env_end(self._client, env_continues)
         try:
             return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
         except RLlinkError as error:
@@ -170,7 +170,7 @@ class LocalSampler:
         terminated: bool,
         truncated: bool,
         agent_id: str | None = None,
-        env_goes_on: bool = False,
+        env_continues: bool = False,
     ) -> Any:
         """Add a step and return the next action, or None if the episode is over.
 
@@ -180,7 +180,7 @@ class LocalSampler:
             reward: reward of the step.
             terminated, truncated: whether and how the agent's episode ends.
             agent_id: the agent, or None with a single agent.
-            env_goes_on: whether further agents will begin in the env episode, although all current agents end.
+            env_continues: whether further agents will begin in the env episode, although all current agents end.
         """
         key = agent_id, episode
         chunk = self._chunks[key]
@@ -194,7 +194,7 @@ class LocalSampler:
             message = chunk.message(agent_id, bool(terminated), is_truncated)
             del self._chunks[key]
             if agent_id is not None and all(name != episode for _, name in self._chunks):
-                message |= _env_end(self._client, env_goes_on)
+                message |= _env_end(self._client, env_continues)
             self._ready.append(message)
         if self._num_ready >= self._config.env_steps_per_sample:
             self.flush()
@@ -243,9 +243,9 @@ class LocalSampler:
         return str(self._config.agents[agent_id]["module"])
 
 
-def _env_end(client: Requests, env_goes_on: bool) -> dict[str, bool]:
+def _env_end(client: Requests, env_continues: bool) -> dict[str, bool]:
     """Return the message keys that report the end of an env episode, if it ends and the server supports them."""
-    return {} if env_goes_on or "env_ends" not in client.extensions else {"is_env_done": True}
+    return {} if env_continues or "env_ends" not in client.extensions else {"is_env_done": True}
 
 
 def _copied(obs: Any) -> Any:

@@ -277,12 +277,12 @@ ERRORS: Mapping[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], Confi
         data_error(value_missing("file-0, row 1, column actions")),
     ),
     "step_twice": (lambda t: _with(t, "t", [0, 1, 1, 2]), {}, data_error(step_twice(1, "e0", "file-0"))),
-    "goes_on_after_its_end": (
+    "continues_after_its_end": (
         lambda t: _with(t, "terminateds", [False, True, False, False]),
         {},
         data_error(after_its_end("e0", 1, "file-0")),
     ),
-    "goes_on_after_its_truncation": (
+    "continues_after_its_truncation": (
         lambda t: _with_truncation(t, [False, False, True, False]),
         {},
         data_error(after_its_end("e0", 2, "file-0")),

@@ -421,7 +421,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(value_missing("TMP/data/a.parquet, row 15, column t")),
     ),
-    "goes_on_after_its_end": (
+    "continues_after_its_end": (
         steps(lambda: with_column("terminateds", [True] * 16)),
         (),
         data_error(after_its_end("e0", 0, "TMP/data/a.parquet")),
@@ -513,7 +513,7 @@ _INSPECTED_ONLY = {
     *("no_data_in_the_folder", "wrong_mapping", "text_reward", "csv_that_is_json", "json_that_is_csv"),
     *("json_that_is_gzip", "hdf5_that_is_text", "gzip_of_csv_cut_off", "json_number", "json_list", "json_deep"),
     *("json_half_a_line_inside", "csv_same_name_twice", "csv_empty_cell", "ids_twice", "step_that_is_negative"),
-    *("step_that_is_missing", "goes_on_after_its_end", "episodes_without_length", "pickled_episodes"),
+    *("step_that_is_missing", "continues_after_its_end", "episodes_without_length", "pickled_episodes"),
     *("nan_reward_in_csv", "json_no_utf8", "hdf5_of_objects", "unknown_option", "episodes_without_obs"),
 }
 

@@ -229,7 +229,7 @@ def test_files_of_which_some_lack_an_agent_are_read_by_us(tmp_path: Path) -> Non
     assert len(rows_of(tmp_path, "agent_1")) == 38
     config = OfflineConfig(input_=str(tmp_path))
     kinds = {
-        agent: open_source(config, of_module=ModuleAgents("m", (agent,), AGENTS)).format.has_whole_rows
+        agent: open_source(config, of_module=ModuleAgents("m", (agent,), AGENTS)).format.has_complete_rows
         for agent in AGENTS
     }
     assert kinds == {"agent_0": True, "agent_1": False}

@@ -511,7 +511,7 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
     "input_none": (
         _flags(input_=None),
         config_error(
-            Problem("no input data are named", "offline.input_", "null", "a file, a folder, a pattern or a URI")
+            Problem("no input data is specified", "offline.input_", "null", "a file, a folder, a pattern or a URI")
         ),
     ),
     "input_bad_json": (

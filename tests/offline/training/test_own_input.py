@@ -111,7 +111,9 @@ def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) ->
         state = first.get_state()
     with (
         Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as second,
-        pytest.raises(ConfigError, match="these data start differently than when the checkpoint was written") as caught,
+        pytest.raises(
+            ConfigError, match="the data does not start with the same episodes as when the checkpoint was written"
+        ) as caught,
     ):
         second.set_state(state)
     assert "nameless_episodes" in str(caught.value)
@@ -140,7 +142,9 @@ def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
     write_steps(tmp_path / "steps.db", [41, 50, 60])
     with (
         Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as third,
-        pytest.raises(ConfigError, match="these data start differently than when the checkpoint was written"),
+        pytest.raises(
+            ConfigError, match="the data does not start with the same episodes as when the checkpoint was written"
+        ),
     ):
         third.set_state(state)
 

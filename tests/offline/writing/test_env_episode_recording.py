@@ -168,7 +168,7 @@ def test_a_run_that_goes_on_leaves_out_what_it_has_seen_the_end_of_only(tmp_path
     recorded = after.runner.finish_recording()
     ids = set(pq.read_table(tmp_path)["eps_id"].to_pylist())
     assert not running & ids
-    assert recorded.num_broken_off == len(running) > 0
+    assert recorded.num_incomplete == len(running) > 0
     assert recorded.num_unfinished <= 2
     assert recorded.report.episodes == len(ids) > 5
 

@@ -101,7 +101,7 @@ def test_an_evaluation_of_env_steps_records_the_episodes_that_end(
     runner.close()
     assert len(finished.returns) > 4
     assert (recorded.report.episodes, recorded.report.steps) == (len(finished.returns), finished.lengths.sum())
-    assert (recorded.num_unfinished, recorded.num_broken_off) == (0, 0)
+    assert (recorded.num_unfinished, recorded.num_incomplete) == (0, 0)
     returns = [e.get_return() for block in recorded_in(tmp_path) for e in block]
     assert sorted(returns) == sorted(finished.returns.tolist())
 

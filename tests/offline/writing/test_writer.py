@@ -267,7 +267,7 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
     ),
     "output_none": (
         {"output": None},
-        config_error(Problem("no folder to record in is given", "offline.output", "null", fix="set a folder")),
+        config_error(Problem("the output folder is not set", "offline.output", "null", fix="set a folder")),
     ),
 }
 

@@ -16,8 +16,8 @@ from runner.episodes.columns import OBS, Agents, ColumnBlock, Rollout, concat_bl
 IntArray = npt.NDArray[np.int64]
 
 
-class WholeEpisodes:
-    """Holds chunks back until their episode has ended, and joins the chunks of each episode.
+class EpisodeAssembler:
+    """Keeps chunks until their episode has ended, and joins the chunks of each episode.
 
     An episode belongs to one agent. With several agents in an environment, each agent's episode is returned when it
     ends. If the first chunks of an episode were never added, it starts at its first added row. Lookback is omitted.

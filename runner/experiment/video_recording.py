@@ -1,4 +1,4 @@
-"""Films complete episodes of a policy in one sub-environment, as videos."""
+"""Records videos of complete episodes of a policy in one sub-environment."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from runner.rows.finished_episodes import FinishedEpisodes
 from runner.videos import Camera, VideoFile, check_installed, render_mode
 
 
-class Filmer:
-    """Films episodes of one sub-environment, always with the same seeds; greedily unless `evaluation.explore` is set.
+class VideoRecorder:
+    """Records episodes of one sub-environment as videos, always with the same seeds; greedily unless
+    `evaluation.explore` is set.
 
     Args:
         config: configuration of the run.
         specs: module id -> its specification.
-        is_window: whether to show the episodes in a window instead of filming them.
+        is_window: whether to show the episodes in a window instead of recording them.
 
     Raises:
-        ConfigError: the environment cannot be made with a render mode.
-        RunFailure: the environment does not render pictures.
+        ConfigError: the environment cannot be created with a render mode.
+        RunFailure: the environment does not render images.
         UserError: a package that writes videos is not installed.
     """
 
@@ -65,7 +66,7 @@ class Filmer:
             self.close()
             raise
 
-    def film(
+    def record(
         self,
         paths: Sequence[Path],
         num_episodes: int,
@@ -73,7 +74,7 @@ class Filmer:
         shared_state: Mapping[str, Any],
         num_env_steps_sampled: int,
     ) -> FinishedEpisodes:
-        """Run complete episodes, one after the other, and write their pictures to each of `paths`.
+        """Run complete episodes, one after the other, and write their images to each of `paths`.
 
         Raises:
             UserError: a file cannot be written.

@@ -17,7 +17,7 @@ from runner.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from runner.env_runners.sample import Sample
 from runner.episodes import nested
 from runner.episodes.columns import Rollout, block_from_episodes
-from runner.plans.whole_episodes import WholeEpisodes
+from runner.plans.complete_episodes import EpisodeAssembler
 from tests.env_runners.test_multi_agent_rows import assert_same_episode, joined
 from tests.episodes.test_columns import assert_same_chunk, episode_of
 from tests.support.coded_agents import make_coded_run
@@ -52,7 +52,7 @@ def test_episodes_are_as_a_naive_loop_collects_them(
     seed: int, num_envs: int, lengths: list[int], steps: list[int]
 ) -> None:
     rollouts = sampled(num_envs, lengths, steps)
-    whole = WholeEpisodes()
+    whole = EpisodeAssembler()
     given_back = [whole.add(rollout) for rollout in rollouts]
     chunks = [chunk for rollout in rollouts for chunk in rollout.blocks[ID]]
     actions = {
@@ -79,7 +79,7 @@ def test_episodes_are_as_a_naive_loop_collects_them(
 def test_steps_are_counted_once_and_rows_are_in_order(
     seed: int, num_envs: int, lengths: list[int], steps: list[int]
 ) -> None:
-    whole, num_added, num_given = WholeEpisodes(), 0, 0
+    whole, num_added, num_given = EpisodeAssembler(), 0, 0
     for rollout in sampled(num_envs, lengths, steps):
         ended = whole.add(rollout)
         num_added += rollout.num_env_steps
@@ -104,9 +104,9 @@ def assert_equal_rollouts(got: Rollout, expected: Rollout) -> None:
         assert chunk.agent_id == other.agent_id
 
 
-def through_checkpoint(whole: WholeEpisodes, folder: Path) -> WholeEpisodes:
+def through_checkpoint(whole: EpisodeAssembler, folder: Path) -> EpisodeAssembler:
     save_checkpoint(folder, {"plan": whole.get_state()}, {})
-    other = WholeEpisodes()
+    other = EpisodeAssembler()
     other.set_state(load_checkpoint(folder)[0]["plan"])
     return other
 
@@ -114,7 +114,7 @@ def through_checkpoint(whole: WholeEpisodes, folder: Path) -> WholeEpisodes:
 @pytest.mark.parametrize("cut", [0, 1, 3, 5])
 def test_a_checkpoint_goes_on_exactly(cut: int, tmp_path: Path) -> None:
     rollouts = sampled(3, [4, 11, 7], [5, 8, 3, 9, 12, 20])
-    straight, whole = WholeEpisodes(), WholeEpisodes()
+    straight, whole = EpisodeAssembler(), EpisodeAssembler()
     expected = [straight.add(rollout) for rollout in rollouts]
     got = [whole.add(rollout) for rollout in rollouts[:cut]]
     whole = through_checkpoint(whole, tmp_path / "checkpoint")
@@ -137,7 +137,7 @@ def test_any_object_in_infos_can_be_checkpointed(tmp_path: Path) -> None:
             return [{"thing": Unreadable()}] * num_rows
 
     running = replace(block, is_truncated=np.array([False]), infos=Infos())
-    whole = WholeEpisodes()
+    whole = EpisodeAssembler()
     assert whole.add(Rollout({ID: running}, 2)).blocks == {}
     through_checkpoint(whole, tmp_path / "checkpoint")
 
@@ -148,7 +148,7 @@ def test_chunks_of_several_runners_and_an_episode_in_several_rollouts() -> None:
         episode.is_truncated = False
         return episode
 
-    whole = WholeEpisodes()
+    whole = EpisodeAssembler()
     first = block_from_episodes([part("a", 0, 2, False), part("b", 0, 1, True), part("c", 0, 3, False)])
     second = block_from_episodes([part("a", 2, 3, False), part("c", 3, 4, True), part("d", 0, 1, True)])
     third = block_from_episodes([part("e", 7, 9, True), part("a", 3, 5, True)])
@@ -160,14 +160,14 @@ def test_chunks_of_several_runners_and_an_episode_in_several_rollouts() -> None:
     assert joined_a.get_rewards().tolist() == [0, 1, 2, 3, 4]
     assert joined_a.is_terminated
     assert (from_the_middle.t_started, len(from_the_middle)) == (7, 2)
-    assert whole.get_state() == WholeEpisodes().get_state()
+    assert whole.get_state() == EpisodeAssembler().get_state()
 
 
 def test_what_to_leave_out_on_resume_is_passed_on_with_held_chunks() -> None:
     block = block_from_episodes([episode_of("a", 2, terminated=False)])
     running = replace(block, is_truncated=np.array([False]))
     end = block_from_episodes([episode_of("a", 1, first=2, t_started=2)])
-    whole = WholeEpisodes()
+    whole = EpisodeAssembler()
     whole.add(Rollout({ID: running}, 2, ("one",)))
     assert whole.add(Rollout({ID: end}, 1, ("two", "one"))).skip_journal_records == ("one", "two")
     assert whole.add(Rollout({ID: end}, 1)).skip_journal_records == ()
@@ -183,7 +183,7 @@ def test_what_to_leave_out_on_resume_is_passed_on_with_held_chunks() -> None:
 def test_several_agents(seed: int, num_envs: int, num_agents: int, steps: list[int]) -> None:
     coded = make_coded_run(seed, num_envs, num_agents, 1)
     samples: list[Sample] = [coded.runner.sample(count, True, coded.weights, {}) for count in steps]
-    whole, num_given = WholeEpisodes(), 0
+    whole, num_given = EpisodeAssembler(), 0
     ended: dict[str, Any] = {}
     for sample in samples:
         rollout = whole.add(sample.rollout)
