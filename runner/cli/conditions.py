@@ -54,7 +54,7 @@ class Condition:
         """Parse `METRIC >= 450` or `iqm(METRIC) >= 450`; a metric may have dots for slashes.
 
         Raises:
-            UsageError: the text is neither; `option` names the place.
+            UsageError: the text is neither; `option` is shown in the message.
         """
         match = _CONDITION.fullmatch(text)
         try:
@@ -68,7 +68,7 @@ class Condition:
         return cls(metric.replace(".", "/"), match["sign"], number, is_over_seeds=match["metric"] is None)
 
     def check_single_run(self, option: str) -> None:
-        """Raise `UsageError` if the condition is about a sweep; `option` names the place."""
+        """Raise `UsageError` if the condition is about a sweep; `option` is shown in the message."""
         if self.is_over_seeds:
             what = f"iqm({self.metric}) needs the seeds of a sweep, and this is a single run"
             fix = f"'{self.metric} {self.sign} {self.number:g}', or runner sweep"

@@ -22,7 +22,7 @@ def main(arguments: Arguments) -> int:
     composed = compose_experiment(arguments.overrides, arguments.config_dir)
     config = build_blocks(composed).offline
     if config.input_ is not None:
-        what = "inspect takes the data as a word, not as offline.input_"
+        what = "inspect takes the data as an argument, not as offline.input_"
         raise UsageError(Problem(what, fix="runner inspect data/expert"))
     from runner.offline.reading.inspection import inspect_data
 

@@ -229,7 +229,7 @@ VERBS: Mapping[str, Verb] = {
         ),
         ("new experiment my_acrobot --env Acrobot-v1 --algorithm dqn",),
         "The file is DIR/experiment/NAME.yaml; DIR is --config-dir, or conf in this folder. The command also writes "
-        "DIR/runner.schema.json, with which editors complete and check the file.",
+        "DIR/runner.schema.json, which editors use to complete and check the file.",
         has_overrides=False,
     ),
     "profile": Verb(

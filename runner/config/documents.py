@@ -88,7 +88,7 @@ def check_expansion(values: Any) -> None:
 
 
 class _Expansion:
-    """Counts values and letters; each place of the configuration is counted once."""
+    """Counts values and letters; each position in the configuration is counted once."""
 
     def __init__(self, values: Any) -> None:
         self._values = values

@@ -21,7 +21,7 @@ class Contract(Generic[R]):
     """The contract of the first call of an object.
 
     Attributes:
-        where: place of the call in the configuration and in its source file.
+        where: location of the call in the configuration and in its source file.
         form: signature of the call for messages.
         find_problems: yields problems, given the copies of `remember`, the result and the arguments.
         remember: copies arguments that the call must not change.

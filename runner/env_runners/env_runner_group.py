@@ -105,7 +105,7 @@ class EnvRunnerGroup(Part):
         return self.actors.restarts.count
 
     def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
-        """Act with these parameters (module id -> vector) from the next call on: all runners, or these.
+        """Use these parameters (module id -> vector) from the next call on, in all runners or in these.
 
         They are sent with the next call, so intermediate versions cost nothing.
         """
@@ -128,7 +128,7 @@ class EnvRunnerGroup(Part):
         return self.actors.has_announced(subject)
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
-        """Act with this state of connectors from the next call on: module id -> connector name -> state."""
+        """Use this state of connectors from the next call on: module id -> connector name -> state."""
         self.shared_state = dict(shared_state)
 
     def metrics(self) -> dict[str, float | int | None]:

@@ -45,7 +45,7 @@ class FragmentSource(Protocol):
         """
 
     def set_weights(self, weights: Weights) -> None:
-        """Act with these parameters (module id -> vector) from now on."""
+        """Use these parameters (module id -> vector) from now on."""
 
     def receive(self, receiver: str, *announced: Any) -> None:
         """Receive an announcement of a part of the run to env runners, before the next episodes."""

@@ -246,7 +246,7 @@ class SteppingEnvRunner(ABC):
         receiver_of((listener.receivers for listener in self._listeners), receiver)(*announced)
 
     def set_weights(self, weights: Weights) -> None:
-        """Act with these parameters from now on: module id -> vector, or one vector of all modules together."""
+        """Use these parameters from now on: module id -> vector, or one vector of all modules together."""
         for key, parameters in self._weights.items():
             parameters.load(weights[key])
 

@@ -99,7 +99,7 @@ class LocalSubEnvironment:
         return self._calls.popleft()()
 
     def end(self) -> None:
-        """Close it."""
+        """Close the sub-environment."""
         if self._envs is not None:
             with suppress(Exception):  # it may be broken
                 self._envs.close()

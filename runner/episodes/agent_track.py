@@ -188,7 +188,7 @@ class AgentTrack:
     def cut(self, since: int) -> AgentTrack:
         """Return the track that continues this one, with the steps since env step `since` as lookback.
 
-        It has the newest observation even if this is older.
+        It also has the newest observation if that is older.
         """
         newest = len(self.env_t) - 1
         before = newest - bisect_left(self.env_t, since, hi=newest)

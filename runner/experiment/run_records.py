@@ -498,7 +498,7 @@ def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]
 def mlflow_settings(
     config: ExperimentConfig, run_dir: Path, store: StoreLocation, known: Mapping[str, str]
 ) -> MLflowSettings:
-    """Return the place and the name of the run in MLflow; the `known` run if the store is the same."""
+    """Return the location and the name of the run in MLflow; the `known` run if the store is the same."""
     tracking = config.tracking
     return MLflowSettings(
         tracking_uri=store.tracking_uri,

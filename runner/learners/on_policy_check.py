@@ -164,7 +164,7 @@ def _find_culprit(
     module_id: str,
     modules: Mapping[str, RLModule],
 ) -> tuple[str, str]:
-    """Return a clause that names the cause of a difference, and the place of its configuration."""
+    """Return a clause that describes the cause of a difference, and the location of its configuration."""
     module, block = modules[module_id], rollout.blocks[module_id]
     blocks = rollout.unsplit or rollout.blocks
     if column == ACTION_LOGP:

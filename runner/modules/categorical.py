@@ -43,12 +43,12 @@ class Bernoulli:
         return F.logsigmoid(torch.where(is_one, dist_inputs, -dist_inputs)).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the entropy (B,) in nats."""
         log_one, log_zero = F.logsigmoid(dist_inputs), F.logsigmoid(-dist_inputs)
         return -(log_one.exp() * log_one + log_zero.exp() * log_zero).sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the KL divergence (B,) in nats."""
         log_one, log_zero = F.logsigmoid(dist_inputs), F.logsigmoid(-dist_inputs)
         one = log_one.exp() * (log_one - F.logsigmoid(other_inputs))
         zero = log_zero.exp() * (log_zero - F.logsigmoid(-other_inputs))
@@ -98,12 +98,12 @@ class Categorical:
         return dist_inputs.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the entropy (B,) in nats."""
         log_probs = dist_inputs.log_softmax(-1)
         return -(log_probs.exp() * log_probs).sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the KL divergence (B,) in nats."""
         log_probs = dist_inputs.log_softmax(-1)
         return (log_probs.exp() * (log_probs - other_inputs.log_softmax(-1))).sum(-1)
 
@@ -184,12 +184,12 @@ class MultiCategorical:
         return self._log_probs(dist_inputs).gather(-1, chosen.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the entropy (B,) in nats."""
         log_probs = self._log_probs(dist_inputs)
         return -(log_probs.exp() * log_probs).sum((-2, -1))
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the KL divergence (B,) in nats."""
         log_probs = self._log_probs(dist_inputs)
         return (log_probs.exp() * (log_probs - self._log_probs(other_inputs))).sum((-2, -1))
 

@@ -65,12 +65,12 @@ class NestedDistribution:
         return _sum([part.log_prob(inputs, branch) for part, inputs, branch in by_part])
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the entropy (B,) in nats."""
         by_part = zip(self.parts, self._split(dist_inputs), strict=True)
         return _sum([part.entropy(inputs) for part, inputs in by_part])
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the KL divergence (B,) in nats."""
         by_part = zip(self.parts, self._split(dist_inputs), self._split(other_inputs), strict=True)
         return _sum([part.kl(inputs, others) for part, inputs, others in by_part])
 

@@ -56,12 +56,12 @@ class DiagGaussian:
         return -(0.5 * z.square() + log_std).sum(-1) - 0.5 * self._size * _LOG_2PI
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the entropy (B,) in nats."""
         log_std = dist_inputs[..., self._size :]
         return log_std.sum(-1) + 0.5 * self._size * (1.0 + _LOG_2PI)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats."""
+        """Return the KL divergence (B,) in nats."""
         mean, log_std = dist_inputs.chunk(2, -1)
         other_mean, other_log_std = other_inputs.chunk(2, -1)
         squares = (2 * log_std).exp() + (mean - other_mean).square()
@@ -156,14 +156,14 @@ class SquashedGaussian:
         return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats: H(x) + E[log da/dx], with the mean computed by Gauss-Hermite quadrature."""
+        """Return the entropy (B,) in nats: H(x) + E[log da/dx], with the mean computed by Gauss-Hermite quadrature."""
         mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
         tables = tables_on(self._tables, mean.device)
         log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
         return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats, equal to the divergence of the normal variables because tanh is one to one."""
+        """Return the KL divergence (B,) in nats: the divergence of the normal variables, because tanh is one to one."""
         return self._normal.kl(dist_inputs, other_inputs)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:

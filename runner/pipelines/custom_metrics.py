@@ -83,9 +83,9 @@ class CustomMetrics:
 
     Args:
         owner: class name of the object that reports.
-        where: its place in the configuration, for messages.
+        where: its location in the configuration, for messages.
         reports: its declared metrics.
-        reduced: name -> reduced values, shared by all owners of that place.
+        reduced: name -> reduced values, shared by all owners with that location.
         prefix: prefix of the names in `reduced`.
     """
 

@@ -66,7 +66,8 @@ class ConnectorPipeline(ConnectorList, Connector):
         return batch
 
     def substitute_connectors(self, connectors: Sequence[Connector]) -> None:
-        """Call these connectors instead, one for one; spaces and columns are not changed (for profiling)."""
+        """Call these connectors in place of the originals, one for each; spaces and columns are not changed (for
+        profiling)."""
         self._connectors = list(connectors)
         self._bind()
 

@@ -1,4 +1,4 @@
-"""Checks of pipelines in addition to their columns: the places of connectors, the rows they leave, and whether the
+"""Checks of pipelines in addition to their columns: the positions of connectors, the rows they leave, and whether the
 module learns from the observations that it acts on.
 """
 

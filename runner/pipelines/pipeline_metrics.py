@@ -68,7 +68,7 @@ def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
 
     Args:
         owners: objects that declare metrics, in order.
-        where: their place in the configuration, for messages.
+        where: their location in the configuration, for messages.
 
     Raises:
         PipelineError: a declaration is malformed, or two objects declare one metric differently.

@@ -119,7 +119,7 @@ class RunMetrics(Part):
 
         Args:
             owner: class name of the operator.
-            where: its place in the configuration, for messages.
+            where: its location in the configuration, for messages.
             reports: its declared metrics.
             prefix: prefix of its metrics' names in the run.
         """

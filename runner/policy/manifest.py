@@ -86,7 +86,7 @@ class Manifest:
 
 
 def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start: int = 0) -> Json:
-    """Return how to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
+    """Return a description of how to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
 
     A user-defined distribution is `custom`: users of the file can take greedy actions, but cannot sample.
     """

@@ -93,7 +93,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         return replace(changed_block, is_terminated=is_terminated, is_truncated=is_truncated)
 
     def _goal_rows(self, ring: RowRing, rows: Rows) -> Rows:
-        """Draw the row of the observation whose achieved goal each of the rows (B,) gets."""
+        """Draw, for each of the rows (B,), the row of the observation whose achieved goal replaces its goal."""
         after, num_after = ring.observations_after(rows)
         if self._strategy == "final":
             last: Rows = after[-1]

@@ -16,7 +16,7 @@ MOST_PARTS = 64
 
 @dataclass
 class _Part:
-    """Priorities of `num` places; `values` are dropped once a checkpoint has written them."""
+    """Priorities of `num` positions; `values` are dropped once a checkpoint has written them."""
 
     num: int
     file: SegmentFile
@@ -30,8 +30,9 @@ class _Part:
 class PriorityLog:
     """Segments of the priorities of a tree.
 
-    Updates change places all over the ring. So the first segment contains all priorities, and each further one only the
-    changes since the previous segment. All are written again once the changes exceed half of the places in use, or
+    Updates change positions all over the ring. So the first segment contains all priorities, and each further one only
+    the
+    changes since the previous segment. All are written again once the changes exceed half of the positions in use, or
     after 64 segments. On average a checkpoint writes twice the changed priorities and a 64th of all of them.
 
     Args:
@@ -46,7 +47,7 @@ class PriorityLog:
         """Return segments from which `load` restores the priorities.
 
         Args:
-            num_places: number of places in use; other places do not have a priority.
+            num_places: number of positions in use; other positions do not have a priority.
         """
         changed = self._tree.take_changed()
         for part in self._parts:

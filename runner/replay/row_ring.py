@@ -1,7 +1,8 @@
 """A ring of rows: the newest observations of many episodes and the steps taken on them, stored by column.
 
 A row holds an observation and, as soon as it is known, the step taken on it. Rows are numbered from 0 in the order of
-their observations. Row r is at place r % capacity, where it replaces row r - capacity. Each row knows the distance to
+their observations. Row r is at position r % capacity, where it replaces row r - capacity. Each row knows the distance
+to
 its successor in the same episode. So chunks of any number of sub-environments, agents and simulators may alternate, and
 every observation is stored once. Next observations and n-step returns are computed when rows are sampled. If connectors
 look back, each row also knows the distance to its predecessor.
@@ -140,11 +141,11 @@ class RowRing:
         return max(0, self.num_written - self.capacity)
 
     def place(self, rows: Rows) -> Rows:
-        """Return the places of rows in the arrays."""
+        """Return the positions of rows in the arrays."""
         return rows % self.capacity
 
     def row_at(self, places: Rows) -> Rows:
-        """Return the rows at places of the arrays."""
+        """Return the rows at these positions of the arrays."""
         return self.oldest + (places - self.oldest) % self.capacity
 
     @property
@@ -332,7 +333,7 @@ class RowRing:
         return rows[:num_rows]
 
     def can_begin(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which of these held rows have a step and the lookback before it."""
+        """Return a mask of the stored rows that have a step and the lookback before it."""
         can_begin: npt.NDArray[np.bool_] = self._ending[self.place(rows)] != NO_STEP
         return can_begin & ~self.past(rows, self.num_lookback).is_cut if self.num_lookback else can_begin
 
@@ -492,7 +493,7 @@ class RowRing:
         return followed
 
     def _chunks(self, columns: Mapping[str, Column], first: Rows, lengths: Rows, last: Rows) -> ColumnBlock:
-        """Return chunks of these lengths, from rows `first` to places `last`."""
+        """Return chunks of these lengths, from rows `first` to positions `last`."""
         ending = self._ending[last]
         lookback = self._lookback(first) if self.num_lookback else None
         return ColumnBlock(
@@ -543,7 +544,7 @@ class RowRing:
         return -(-len(self) // self._rows_of_segment)
 
     def _stretch(self, number: int) -> slice:
-        """Return the places of a segment."""
+        """Return the positions that a segment covers."""
         first = number * self._rows_of_segment
         return slice(first, min(first + self._rows_of_segment, len(self)))
 

@@ -181,7 +181,7 @@ class ModuleInference:
         self.parts.env_to_module.set_state(shared_state)
 
     def learned(self) -> list[dict[str, Any]]:
-        """Return what connectors have learned since the last call, as states that are not merged yet."""
+        """Return the states that connectors have learned since the last call, before merging."""
         learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 

@@ -57,7 +57,7 @@ class MessageError(ValueError):
     Args:
         code: error code of the specification.
         message: text for users.
-        path: place of the mistake in the body, such as `$.episodes[0].obs`.
+        path: location of the mistake in the body, such as `$.episodes[0].obs`.
     """
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:

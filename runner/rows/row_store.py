@@ -95,7 +95,7 @@ class RowStore(RunningEpisodes):
 
     @abstractmethod
     def _is_step(self) -> Array:
-        """Return which rows (T, S) of the fragment are steps."""
+        """Return a mask (T, S) of the rows of the fragment that are steps."""
 
     @abstractmethod
     def _numbers_at(self, t: Array, slots: Array) -> Array:

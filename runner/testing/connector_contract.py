@@ -58,7 +58,8 @@ def check_connector(
         make: the class of the connector, or a function; must make equal connectors each time.
         pipeline: `env_to_module`, `module_to_env` or `learner`, or None for the only pipeline that supports it.
         verb: `prepend`, `append`, `insert_before`, `insert_after` or `replace`, as in YAML.
-        anchor: class name of the connector that the verb refers to, or None for the usual place of custom connectors in
+        anchor: class name of the connector that the verb refers to, or None for the usual position of custom connectors
+            in
             the pipeline.
         edits: edits of the pipeline before the connector is added.
         observation_space: space of the environment; observations are drawn at random.
@@ -66,7 +67,7 @@ def check_connector(
 
     Raises:
         BrokenContract: the connector breaks rules; the message lists all of them.
-        ConfigError: the place is not valid.
+        ConfigError: the position is not valid.
     """
     contract = _ConnectorContract(place_of(make, pipeline, verb, anchor, edits, (observation_space, action_space)))
     check_rules(contract.name, contract.rules())

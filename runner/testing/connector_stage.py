@@ -68,7 +68,7 @@ def place_of(
     edits: Sequence[Mapping[str, Any]],
     spaces: tuple[Space, Space],
 ) -> ConnectorPlacement:
-    """Return the place of a connector; missing arguments are derived from the connector.
+    """Return the position of a connector; missing arguments are derived from the connector.
 
     Raises:
         ConfigError: the pipeline is unknown, or cannot be derived from the connector.

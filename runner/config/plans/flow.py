@@ -229,7 +229,7 @@ def _find_unfit_ends(plan: Plan, where: Where) -> Iterator[Problem]:
 
 
 def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    """Find queues with different capacities in several places."""
+    """Find queues for which different capacities are configured."""
     first: dict[str, tuple[str, int]] = {}
     for step in steps_of(plan):
         if isinstance(step.config, EnqueueConfig):

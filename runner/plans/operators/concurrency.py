@@ -208,7 +208,7 @@ class Enqueue(Operator):
         self._queue = context.queue(self.options.queue, self.options.capacity)
 
     def accepts(self, item: Any) -> bool:
-        """Return whether the queue has a free place."""
+        """Return whether the queue has capacity for another item."""
         return len(self._queue.items) < self._queue.capacity
 
     def transform(self, item: Item) -> Iterable[Item]:

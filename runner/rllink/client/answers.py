@@ -12,7 +12,7 @@ class RLlinkError(RuntimeError):
 
     Attributes:
         code: error code of the specification, section 7.
-        path: place of the mistake in the message, or None.
+        path: location of the mistake in the message, or None.
     """
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:

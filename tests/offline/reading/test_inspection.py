@@ -133,7 +133,7 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
         ),
         (
             ["expert", "offline.input_=expert"],
-            Problem("inspect takes the data as a word, not as offline.input_", fix="runner inspect data/expert"),
+            Problem("inspect takes the data as an argument, not as offline.input_", fix="runner inspect data/expert"),
         ),
     ],
     ids=["missing", "nothing", "twice"],
