@@ -16,7 +16,7 @@ from runner.streams import restore_stream, stream_state
 class DeclaredState:
     """Base class for objects whose checkpoints contain the attributes listed in `state`.
 
-    The key of an attribute is its name without leading underscores. Attributes are numbers, texts, arrays, containers
+    The key of an attribute is its name without leading underscores. Attributes are numbers, strings, arrays, containers
     of plain values, random generators, or objects that have `get_state` and `set_state`. Override both methods to save
     anything else.
     """

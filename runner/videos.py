@@ -182,7 +182,7 @@ class Camera(Callback):
 
     @property
     def fps(self) -> float:
-        """Pictures per second that the environment requests."""
+        """Frames per second that the environment requests."""
         return fps_of(self.env)
 
     def on_environment_created(self, *, env: Any, **kwargs: Any) -> None:

@@ -80,7 +80,7 @@ class StoredValues:
 
     Attributes:
         values: unresolved values; without resolvers if untrusted.
-        reason: why the checkpoint is not trusted, or None if it is.
+        reason: reason why the checkpoint is not trusted, or None if it is.
     """
 
     checkpoint: Path

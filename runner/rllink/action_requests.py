@@ -149,7 +149,7 @@ class ActionRequests:
             raise MessageError("too_many_episodes", text, "$.episodes")
 
     def lose_all(self, client: ServedClient) -> int:
-        """Truncate all open episodes of a client that has disconnected for good; return their number."""
+        """Truncate all open episodes of a client that has disconnected permanently; return their number."""
         self._waiting = [request for request in self._waiting if request.client is not client]
         num_lost = len(client.served_episodes)
         for (agent_id, _), served in client.served_episodes.items():

@@ -75,7 +75,7 @@ class Batches:
                     _log.info("RLlink %s: waiting since %s; %d clients", address, waited, num_clients)
 
     def _judged(self, batch: Batch) -> Batch:
-        """Judge the clients by a batch, and remove the steps of quarantined clients from it."""
+        """Check the clients by a batch, and remove the steps of quarantined clients from it."""
         found = self._judges.judge(batch)
         if found:
             self._server.call(self._quarantine(found))

@@ -1,4 +1,4 @@
-"""Judges clients by the batches that they send, and removes the steps of quarantined clients."""
+"""Checks clients by the batches that they send, and removes the steps of quarantined clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ClientJudges(DeclaredState):
         return self._judge.quarantined
 
     def judge(self, batch: Batch) -> list[str]:
-        """Judge the clients by the episodes that end in a batch; return the newly quarantined clients."""
+        """Check the clients by the episodes that end in a batch; return the newly quarantined clients."""
         totals: dict[int, float] = {}
         returns: list[tuple[str, float]] = []
         for chunk in _chunks_of(batch):

@@ -49,7 +49,7 @@ class Seats(Protocol):
         name: prefix of the names of clients.
         title: name and version of the server in a PONG.
         admission: admits connections without a seat.
-        memory: shares out the memory for partly received messages.
+        memory: distributes the memory for partly received messages.
         sessions: id -> session.
     """
 

@@ -34,7 +34,7 @@ class ExternalEnvRunner:
         acting_parts: module id -> module and pipelines with which the server chooses actions.
         intakes: module id -> completes the received chunks of the module.
         env_episodes: follows env episodes to their end.
-        judges: judge clients.
+        judges: check clients.
         listeners: follow the samples, in this order.
 
     Attributes:

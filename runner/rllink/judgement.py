@@ -1,7 +1,7 @@
-"""Judges clients: the possible range of rewards, and clients whose returns differ too much from the others.
+"""Checks of clients: the possible range of rewards, and clients whose returns differ too much from the others.
 
 This module knows neither messages nor sockets. All state changes come from sampled episodes in their order, so a
-resumed run reaches the same judgements.
+resumed run reaches the same decisions.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Holding:
     Attributes:
         connection: the connection.
         network: peer address of the connection.
-        number: number of the holding, from 0.
+        number: number of the allocation, from 0.
         num_bytes: bytes held.
         num_wanted: length of the message in bytes; 0 while the connection cannot be read anyway.
         is_granted: whether memory for the full message is reserved.

@@ -44,7 +44,7 @@ class Server:
     Attributes:
         address: (host, port) that it listens on.
         admission: admits connections without a seat.
-        memory: shares out the memory for partly received messages.
+        memory: distributes the memory for partly received messages.
 
     Raises:
         ConfigError: cannot listen on the address, or the certificate cannot be used.

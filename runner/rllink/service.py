@@ -303,7 +303,7 @@ class Service:
         self._close_batch_if_full()
 
     def leave(self, client: ServedClient) -> None:
-        """Forget a client that has disconnected for good, and truncate its open episodes."""
+        """Forget a client that has disconnected permanently, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
         client.open.end_all()

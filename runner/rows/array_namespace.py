@@ -1,7 +1,7 @@
 """Array operations of a row store, whose arrays are numpy arrays or torch tensors on a device.
 
 A store and its writers use operators, indexing and the methods that both kinds of array share (`any`, `sum`, `clip`,
-`reshape`, `swapaxes`, `max`, `tolist`). This module has the operations that the two spell differently.
+`reshape`, `swapaxes`, `max`, `tolist`). This module contains the operations whose names differ.
 """
 
 from __future__ import annotations

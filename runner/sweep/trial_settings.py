@@ -37,7 +37,7 @@ class TrialSettings:
 
 
 def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
-    """Return the configuration of a trial, without display and tracking, which the sweep does."""
+    """Return the configuration of a trial, without display and tracking, which the sweep handles."""
     overrides = [override_text(key, value) for key, value in settings.values.items()]
     folder = None if settings.config_dir is None else Path(settings.config_dir)
     composed = compose_variant(settings.fixed, overrides, folder)

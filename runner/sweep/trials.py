@@ -43,7 +43,7 @@ class Trial:
         number: number from 0, which is the name of its run dir.
         combination: key -> initial value, including the seed.
         status: `interrupted` can be resumed, `stopped` was ended by the scheduler, `finished` met a stop criterion.
-        reason: why it ended.
+        reason: reason why it ended.
         result: its newest metrics.
         num_failures: number of failures so far.
         changed: values that a population has changed since.
@@ -86,13 +86,13 @@ class SweepFolder:
     Attributes:
         path: the folder.
         experiment: name of the experiment.
-        objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
+        objectives: metrics that rank trials, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of the search space.
         target: value of the first objective at which trials stop; None if it is not a stop criterion.
         arguments: command-line arguments of the sweep that all trials share and a single run accepts.
         trials: by number.
-        foreign: number of a trial -> why its line is not trusted.
-        origin: why the search space is not trusted, or None if this installation wrote it.
+        foreign: number of a trial -> reason why its line is not trusted.
+        origin: reason why the search space is not trusted, or None if this installation wrote it.
         is_trusted: whether the user trusts the sweep, whatever its origin.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of environments with one or several agents: they take random actions and inspect every answer."""
+"""Checks of environments with one or several agents: they take random actions and inspect every result."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SingleAgentCheck:
         return answers
 
     def _answers(self, env: gym.Env[Any, Any]) -> Iterator[tuple[Answer, bool]]:
-        """Yield the answers of resets (True) and of steps with random actions, with the same seeds each time."""
+        """Yield the results of resets (True) and of steps with random actions, with the same seeds each time."""
         self._seeded, self._num_seeded = None, 0
         episode = 0
         while True:
@@ -134,7 +134,7 @@ class SingleAgentCheck:
         self.found.check_observations(self._checks, nested.map_leaves(lambda leaf: leaf[None], obs), method, method)
 
     def _check_repeated(self, first: list[Answer]) -> None:
-        """Compare with the answers of a second environment to the same seeds and actions."""
+        """Compare with the results of a second environment to the same seeds and actions."""
         another = self._make(1)
         try:
             for number, (expected, (got, is_new)) in enumerate(zip(first, self._answers(another), strict=False)):
@@ -228,12 +228,12 @@ class MultiAgentCheck:
     def _answers(
         self, environments: MultiAgentEnvironments
     ) -> Iterator[tuple[EnvStep, AgentDict, list[FinishedEpisode]]]:
-        """Yield the answers of resets and of steps with random actions, the acting agents, and the ended episodes.
+        """Yield the results of resets and of steps with random actions, the acting agents, and the ended episodes.
 
         Seeds are the same each time.
 
         Raises:
-            RunFailure: an env runner would also reject the answer.
+            RunFailure: an env runner would also reject the result.
         """
         running = RunningAgents(environments, {agent: [agent] for agent in self._agents})
         spaces = {agent: copy.deepcopy(self._env.action_spaces[agent]) for agent in self._agents}
@@ -253,7 +253,7 @@ class MultiAgentCheck:
     # -- single answers ------------------------------------------------------------------------------------------------
 
     def _check_answer(self, step: EnvStep, where: str, has_ended: set[str]) -> None:
-        """Check an answer, except for conditions that `RunningAgents` checks."""
+        """Check a result, except for conditions that `RunningAgents` checks."""
         if step.is_reset and not step.obs:
             what = "reset does not return any observation"
             raise RunFailure(Problem(what, where, expected="observations of the agents that act first"))
@@ -289,7 +289,7 @@ class MultiAgentCheck:
     # -- several answers -----------------------------------------------------------------------------------------------
 
     def _check_repeated(self, first: list[EnvStep]) -> None:
-        """Compare with the answers of a second environment to the same seeds and actions."""
+        """Compare with the results of a second environment to the same seeds and actions."""
         others = MultiAgentEnvironments(lambda: self._make(1), 1, self._seed)
         try:
             for number, (expected, (got, _, _)) in enumerate(zip(first, self._answers(others), strict=False)):
@@ -336,7 +336,7 @@ class _Watched(MultiAgentEnvironments):
 
 
 def _copied(step: EnvStep) -> EnvStep:
-    """Return a copy of the answer, since the environment may write into it in its next step."""
+    """Return a copy of the result, since the environment may write into it in its next step."""
     return copy.deepcopy(step)
 
 

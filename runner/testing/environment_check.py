@@ -117,7 +117,7 @@ class VectorCheck:
         return answers
 
     def _answers(self, env: gym.vector.VectorEnv[Any, Any, Any], is_checked: bool = False) -> Iterator[Answer]:
-        """Yield the answers of the reset and of vector steps with random actions, with the same seeds each time."""
+        """Yield the results of the reset and of vector steps with random actions, with the same seeds each time."""
         space = gym.vector.utils.batch_space(env.single_action_space, NUM_ENVS)
         space.seed(self._seed)
         sizes = "observations, infos (a dict)"
@@ -138,7 +138,7 @@ class VectorCheck:
             yield copied(obs), np.array(rewards), np.array(terminateds), np.array(truncateds)
 
     def _check_arrays(self, rewards: Any, terminateds: Any, truncateds: Any) -> bool:
-        """Check rewards and ends; return whether they are usable."""
+        """Check rewards and end flags; return whether they are usable."""
         has_numbers = rewards.shape == (NUM_ENVS,) and rewards.dtype.kind in "biuf"
         if not has_numbers:
             expected = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
@@ -190,7 +190,7 @@ class VectorCheck:
     # -- seeds ---------------------------------------------------------------------------------------------------------
 
     def _check_repeated(self, first: list[Answer]) -> None:
-        """Compare with the answers of other sub-environments to the same seed and actions."""
+        """Compare with the results of other sub-environments to the same seed and actions."""
         others = self._make(NUM_ENVS)
         try:
             for number, (expected, got) in enumerate(zip(first, self._answers(others), strict=False)):
@@ -241,7 +241,7 @@ def check_environment(
 def inspect_environment(
     env: EnvConfig | Callable[..., Environment], num_steps: int = 1000, seed: int = 0
 ) -> EnvironmentCheck:
-    """Step an environment with random actions, and inspect all its answers.
+    """Step an environment with random actions, and inspect all results.
 
     Args:
         env: see `check_environment`; `validate_observations` of a block decides how observations out of bounds are

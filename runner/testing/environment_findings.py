@@ -31,7 +31,7 @@ class EnvironmentCheck:
     """Findings of a check.
 
     Attributes:
-        faults: problems that would end a run with an error, or make it learn from wrong numbers.
+        faults: problems that would end a run with an error, or falsify its results.
         warnings: problems that do not stop a run but break something users rely on.
         facts: name -> value: spaces, episodes, speed.
     """
@@ -104,7 +104,7 @@ class EnvironmentCheck:
         )
 
     def report_not_repeated(self, number: int, is_reset: bool) -> None:
-        """Report that a second environment gives a different answer to the same seed and actions."""
+        """Report that a second environment gives a different result for the same seed and actions."""
         what = (
             f"the same seed and actions give different {'observations' if is_reset else 'answers'} in a second "
             f"environment, first after {number} answers: runs are not reproducible, and a "

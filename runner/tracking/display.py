@@ -157,7 +157,7 @@ class PlainDisplay:
         self._pending = None
 
     def _columns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return name and text of each column; the texts of a column have the same width in all lines."""
+        """Return name and text of each column; the strings of a column have the same width in all lines."""
         now_s = self._updated_s
         columns = [
             ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),

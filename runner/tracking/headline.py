@@ -115,7 +115,7 @@ def _criterion_text(name: str, value: float) -> str:
 
 
 def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:
-    """Return the stop criteria as texts. The run ends when one of them is met.
+    """Return the stop criteria as strings. The run ends when one of them is met.
 
     Args:
         stop: metric -> bound.
