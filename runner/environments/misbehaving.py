@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from runner.streams import random_stream
 
@@ -55,7 +54,7 @@ class CrashAndStall(gym.Wrapper[Any, Any, Any, Any]):
         if not _is_range(stall_seconds):
             raise ValueError(f"stall_seconds must be [shortest, longest] in seconds, got {stall_seconds!r}")
         self._shortest_s, self._longest_s = stall_seconds
-        self._random = np.random.default_rng()
+        self._random = random_stream(0, "CrashAndStall")  # until the first reset; equal in checkpoints of equal runs
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, if this reset does not crash."""
