@@ -135,7 +135,8 @@ def _relocating(new_place: Callable[[str | None], str | None]) -> Iterator[None]
 
 
 def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
-    """Export policies of a run's newest checkpoint: the modules with these ids, or its only one for all of them."""
+    """Export policies of a run's newest checkpoint: the modules with these ids, or the only module of the run under all
+    of these ids."""
     from runner.policy.stored_policy import StoredPolicy  # imports torch
 
     options = {"--trust": ("",)} if is_trusting else {}

@@ -69,7 +69,7 @@ class SubEnvironments(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Metric name -> count since they were made."""
+        """Metric name -> count since the sub-environments were created."""
 
     @property
     def environments(self) -> Any:

@@ -901,7 +901,7 @@ def _history(
         if len(items) != steps:
             raise ValueError(f"{name} need one dict less than observations, {steps}, got {len(items)}")
     if len(infos) != len(observations):
-        raise ValueError(f"infos need one dict for each of observations, {len(observations)}, got {len(infos)}")
+        raise ValueError(f"infos need one dict for each observation, {len(observations)}, got {len(infos)}")
     return list(zip(observations[1:], actions, rewards, infos[1:], extra, strict=True))
 
 

@@ -367,7 +367,7 @@ class TestConstructor:
             ({"actions": [{}]}, "actions need one dict less than observations, 3, got 1"),
             ({"rewards": [{}] * 4}, "rewards need one dict less than observations, 3, got 4"),
             ({"extra_model_outputs": [{}]}, "extra_model_outputs need one dict less than observations, 3, got 1"),
-            ({"infos": [{}]}, "infos need one dict for each of observations, 4, got 1"),
+            ({"infos": [{}]}, "infos need one dict for each observation, 4, got 1"),
             ({"observations": None, "infos": None}, "actions need one dict less than observations, 0, got 3"),
             ({"len_lookback_buffer": "all"}, "len_lookback_buffer must be a non-negative int, got 'all'"),
         ],
