@@ -333,7 +333,7 @@ def test_a_sub_environment_that_cannot_be_made_again_ends_the_run() -> None:
     assert failure_of(envs) == Problem(
         (
             "sub-environment 1 failed 10 times in a row without a step: the environment cannot be "
-            "made: OSError: no licence is left"
+            "created: OSError: no licence is left"
         ),
         where="sub-environment 1, episode 9",
     )

@@ -95,5 +95,5 @@ def test_ids_that_are_the_same_text() -> None:
 
 
 def test_no_agents() -> None:
-    with pytest.raises(ConfigError, match=r"NoAgents does not\s+define possible_agents"), trainer_of("NoAgents"):
+    with pytest.raises(ConfigError, match=r"NoAgents does\s+not\s+define\s+possible_agents"), trainer_of("NoAgents"):
         pass
