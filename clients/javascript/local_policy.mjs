@@ -1,4 +1,4 @@
-// A policy artifact (docs/guides/evaluate.md) run by onnxruntime's npm package, one observation at a time.
+// A policy artifact (docs/reference/metrics_and_files.md) run by onnxruntime's npm package, one observation at a time.
 //
 //     import * as ort from "onnxruntime-web/wasm";
 //     const policy = await LocalPolicy.load(ort, onnx); // the bytes of SET_STATE, unpacked

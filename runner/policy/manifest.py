@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest as a JSON object; `docs/guides/evaluate.md` describes each key.
+    """The manifest as a JSON object; `docs/reference/metrics_and_files.md` describes each key.
 
     Attributes:
         content: plain values.

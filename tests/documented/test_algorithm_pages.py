@@ -16,7 +16,7 @@ PAGES = {
     for text in re.split(
         r"^## ", (ROOT / f"docs/reference/{family}.md").read_text(encoding="utf-8"), flags=re.MULTILINE
     )[1:]
-    if not text.startswith("Next steps")
+    if not text.startswith(("Limitations", "Next steps"))
 }
 SECTIONS = ["Plan", "Fields", "Differences from the paper", "Results"]
 
