@@ -96,8 +96,9 @@ def _items(schema: type[OperatorConfig]) -> str:
 
 
 def _as_text(meaning: str) -> str:
-    """Escape what Markdown would take for its own."""
-    return re.sub(r"([_*\[\]{}|`])", r"\\\1", meaning)
+    """Escape what Markdown would take for its own, except for code between backticks."""
+    parts = re.split(r"(`[^`]+`)", meaning)
+    return "".join(re.sub(r"(\|)" if part.startswith("`") else r"([_*\[\]{}|`])", r"\\\1", part) for part in parts)
 
 
 def _as_yaml(value: Any) -> str:
