@@ -87,7 +87,7 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_clients_with_episodes": "connected simulators with recently finished episodes; with three or more "
     "simulators, stop criteria on returns wait for more than half of them",
     "rllink/num_clients_quarantined": "connected simulators in quarantine: their episodes are skipped because their "
-    "returns are unlike all others",
+    "returns differ from all others",
     "rllink/num_env_steps_quarantined": "env steps skipped by quarantine since the start of the run",
     "rllink/num_requests_refused": "requests answered with an error since the start of the run",
 }
