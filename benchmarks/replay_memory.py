@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from runner.episodes.columns import ColumnBlock, Rollout
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines import FrameStacking
 from runner.pipelines.defaults import learner_pipeline
 from runner.replay import ReplayBuffer

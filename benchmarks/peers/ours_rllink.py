@@ -8,7 +8,7 @@ from rllink_cli import measure, parse_settings
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_parts, make_module_specs, weights_of
+from runner.module_building import build_parts, make_module_specs, weights_of
 
 STEPS_PER_SAMPLE = 4_000
 

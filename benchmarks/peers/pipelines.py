@@ -21,7 +21,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.profile import time_connectors

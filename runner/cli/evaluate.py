@@ -90,7 +90,7 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
         UserError: the run or the file does not exist, or a run does not contain a module of the same name.
         ConfigError: modules of a run do not act alone.
     """
-    from runner.module_parts import check_acts_alone  # imports torch
+    from runner.module_building import check_acts_alone  # imports torch
 
     config = stored.config
     check_acts_alone(config, "meet an opponent")

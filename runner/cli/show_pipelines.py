@@ -11,7 +11,7 @@ import torch
 
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import ModuleParts, build_parts, weights_of
+from runner.module_building import BuiltModule, build_parts, weights_of
 from runner.pipelines.connector import Connector
 from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.pipeline import ConnectorPipeline
@@ -49,7 +49,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
     return "\n\n".join(sections)
 
 
-def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
+def measure_costs(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, Costs]:
     """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
     specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}

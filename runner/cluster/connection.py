@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from runner.cluster.local_files import ray_temp_dir, ray_token
-from runner.cluster.losses import losses_reported
+from runner.cluster.vital_processes import deaths_reported
 from runner.cluster.pending_actors import waits_reported
 from runner.cluster.watchdog import Watchdog
 from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
@@ -63,7 +63,7 @@ def connected(
         _check_can_give(wanted, needed_by)
         _check_have_nodes(actors, needed_by)
         stack.enter_context(waits_reported(note))
-        stack.enter_context(losses_reported(note))
+        stack.enter_context(deaths_reported(note))
         stack.enter_context(also_ended_by(_lost_ray_process))
         yield
 

@@ -63,7 +63,7 @@ _Find = Callable[..., Iterable[Problem]]
 class ConfigRule:
     """A function that yields problems.
 
-    Its parameters name its arguments: blocks of the configuration, values derived from them (`FOLLOWS`), the complete
+    Its parameters name its arguments: blocks of the configuration, values derived from them (`DERIVED`), the complete
     `config` or `composed` configuration, and `where`, the source of a value.
 
     Attributes:
@@ -78,7 +78,7 @@ class ConfigRule:
 
 
 # Values derived from several blocks.
-FOLLOWS: Mapping[str, Callable[[ExperimentConfig], Any]] = {
+DERIVED: Mapping[str, Callable[[ExperimentConfig], Any]] = {
     "algorithms": lambda config: config.algorithms,
     "needs": needs_of,
     "resets_apart": lambda config: config.resets_apart,
@@ -97,7 +97,7 @@ def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed:
     for rule in rules:
         if composed.unread.isdisjoint(rule.reads.split()) and broken.isdisjoint(rule.after):
             names = inspect.signature(rule.find).parameters
-            arguments = {name: FOLLOWS[name](config) if name in FOLLOWS else given[name] for name in names}
+            arguments = {name: DERIVED[name](config) if name in DERIVED else given[name] for name in names}
             for problem in rule.find(**arguments):
                 broken.add(rule.find)
                 yield problem

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.curriculum import PROMOTE, CurriculumConfig, evaluated_tasks, task_names
 from runner.curriculum.progress import Progress, TaskRecord
-from runner.curriculum.rules import ODDS
+from runner.curriculum.task_odds import ODDS
 from runner.parts import Announces, Metrics, Part, RunView
 from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
 

@@ -32,7 +32,7 @@ from runner.experiment.recorded_data_builder import build_held_out_evaluation, b
 from runner.experiment.recorded_replay import RecordedReplay, open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import BufferMemory, measure_replay
-from runner.module_parts import ModuleParts, build_parts, encoding_doubts, reported_metrics
+from runner.module_building import BuiltModule, build_parts, encoding_doubts, reported_metrics
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans import PlanContext, RunMetrics, make_plan
@@ -57,7 +57,7 @@ class BuiltRun:
         resources: closes the parts, and leaves the Ray cluster.
     """
 
-    module_parts: Mapping[str, ModuleParts]
+    module_parts: Mapping[str, BuiltModule]
     loaded_modules: Sequence[LoadedModule]
     replay_memory: Sequence[BufferMemory]
     evaluations: EvaluationSchedule
@@ -132,7 +132,7 @@ def build_run(
 
 def _begin(
     config: ExperimentConfig,
-    module_parts: Mapping[str, ModuleParts],
+    module_parts: Mapping[str, BuiltModule],
     parts: RunParts,
     replay: RecordedReplay | None,
     loaded: Sequence[LoadedModule],
@@ -147,24 +147,24 @@ def _begin(
     return make_plan(context)
 
 
-def _build_metrics(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts], notes: Notes) -> RunMetrics:
+def _build_metrics(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
     of_infos = read_info_metrics(config, _agents_of(module_parts))
     smoothing = config.env_runners.metrics_num_episodes_for_smoothing
     return RunMetrics(smoothing, ENV_RUNNERS in needs_of(config), notes.warn, of_infos, config.env.name)
 
 
-def check_metrics(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts], callbacks: Callbacks) -> None:
+def check_metrics(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule], callbacks: Callbacks) -> None:
     """Check the metrics that `stop`, the checkpoint rule and sweeps name; see `check_metric_names`."""
     of_connectors = reported_metrics(config, module_parts)
     of_callbacks = with_evaluation(callbacks.reported_metrics, config)
     check_metric_names(config, _agents_of(module_parts), of_connectors, of_callbacks)
 
 
-def _agents_of(module_parts: Mapping[str, ModuleParts]) -> dict[str, tuple[str, ...]]:
+def _agents_of(module_parts: Mapping[str, BuiltModule]) -> dict[str, tuple[str, ...]]:
     return {id_: of_module.spec.agents for id_, of_module in module_parts.items() if of_module.spec.agents}
 
 
-def _check_other_processes(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts]) -> None:
+def _check_other_processes(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule]) -> None:
     for feature in features_of(config):
         feature.check({module_id: of_module.spec for module_id, of_module in module_parts.items()})
     if config.offline.is_written_by_ray:
@@ -192,7 +192,7 @@ def _inputs(
 
 def _build_run_parts(
     config: ExperimentConfig,
-    module_parts: Mapping[str, ModuleParts],
+    module_parts: Mapping[str, BuiltModule],
     metrics: RunMetrics,
     callbacks: Callbacks,
     evaluations: EvaluationSchedule,
@@ -230,7 +230,7 @@ def _build_run_parts(
     return parts
 
 
-def _replay_parts(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts]) -> list[ReplayPart]:
+def _replay_parts(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule]) -> list[ReplayPart]:
     buffers = build_replay_buffers(config, module_parts, may_be_remote=True)
     saves_experiences = config.checkpoint.save_replay_buffers == "full"
     settings = config.algorithm.replay_buffers

@@ -34,8 +34,8 @@ from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.features import features_of
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.collective import SingleProcess
-from runner.module_parts import (
-    ActingParts,
+from runner.module_building import (
+    ActingModule,
     ModuleSpec,
     build_joined_acting_parts,
     build_parts,
@@ -45,7 +45,7 @@ from runner.module_parts import (
     networks_of,
     on_device,
 )
-from runner.module_parts.feature import Feature
+from runner.feature import Feature
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 
@@ -134,7 +134,7 @@ def build_stepping_env_runner(
 def _build_single_agent_runner(
     config: ExperimentConfig,
     specs: Mapping[str, ModuleSpec],
-    parts: Mapping[str, ActingParts],
+    parts: Mapping[str, ActingModule],
     identity: RunnerIdentity,
     writer_id: str | None,
     callbacks: Callbacks | None,
@@ -165,7 +165,7 @@ def _build_single_agent_runner(
 def _build_multi_agent_runner(
     config: ExperimentConfig,
     specs: Mapping[str, ModuleSpec],
-    parts: Mapping[str, ActingParts],
+    parts: Mapping[str, ActingModule],
     identity: RunnerIdentity,
     writer_id: str | None,
     callbacks: Callbacks | None,
@@ -203,7 +203,7 @@ def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
     return (config.evaluation if identity.role == EVALUATION else config.env_runners).num_envs_per_env_runner
 
 
-def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentity) -> None:
+def _place(parts: ActingModule, config: ExperimentConfig, identity: RunnerIdentity) -> None:
     """Freeze the pipelines of an evaluation; set the index of the env runner in the others."""
     index = identity.index
     for pipeline in (parts.env_to_module, parts.module_to_env):
@@ -295,7 +295,7 @@ def _runner_class(config: ExperimentConfig, default: Any) -> Any:
     return found
 
 
-def _acting_module(parts: ActingParts) -> ActingModule:
+def _acting_module(parts: ActingModule) -> ActingModule:
     return ActingModule(parts.module, parts.spec.agents or (), parts.env_to_module, parts.module_to_env)
 
 

@@ -33,7 +33,7 @@ from runner.experiment.env_runner_builder import (
 )
 from runner.experiment.features import env_settings_of
 from runner.experiment.ray_resources import other_actors, tasks_on_data
-from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
+from runner.module_building import BuiltModule, ModuleSpec, has_several_agents
 from runner.restarts import Restarts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _CALLS_PER_SNAPSHOT = 16
 def build_env_runner_group(
     config: ExperimentConfig,
     role: str,
-    parts: Mapping[str, ModuleParts],
+    parts: Mapping[str, BuiltModule],
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunnerGroup:

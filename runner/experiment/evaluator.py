@@ -19,7 +19,7 @@ from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.video_recording import VideoRecorder
 from runner.interrupts import Interrupted
-from runner.module_parts import ModuleParts
+from runner.module_building import BuiltModule
 from runner.pipelines.custom_metrics import merged_metrics
 from runner.plans import Result
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
@@ -69,7 +69,7 @@ class Evaluator:
     def __init__(
         self,
         config: ExperimentConfig,
-        module_parts: Mapping[str, ModuleParts],
+        module_parts: Mapping[str, BuiltModule],
         held_out: HeldOut | None,
         is_recording: bool,
         warn: Callable[[str], None],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from runner.config.features import FEATURE_BLOCKS
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts.feature import Feature
+from runner.feature import Feature
 
 # Block -> class of its feature, imported only if a run uses it. Listeners are called in this order.
 _FEATURES: Mapping[str, str] = {

@@ -10,26 +10,26 @@ from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.env_runners.protocol import FragmentSource
 from runner.episodes.columns import Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import ModuleParts, weights_of
+from runner.module_building import BuiltModule, weights_of
 
 _MOST_ENVS = 2
 _LEAST_ENV_STEPS = 8
 
 
-def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING) -> Rollout:
+def first_sample(config: ExperimentConfig, parts: Mapping[str, BuiltModule], role: str = TRAINING) -> Rollout:
     """Make an env runner like `first_env_runner`, and sample some env steps."""
     with first_env_runner(config, parts, role) as runner:
         return sample_with(runner, parts)
 
 
-def sample_with(runner: FragmentSource, parts: Mapping[str, ModuleParts]) -> Rollout:
+def sample_with(runner: FragmentSource, parts: Mapping[str, BuiltModule]) -> Rollout:
     """Sample some env steps."""
     return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
 
 
 @contextmanager
 def first_env_runner(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], role: str = TRAINING
 ) -> Iterator[FragmentSource]:
     """Make an env runner with few sub-environments, which records nothing, and close it afterwards.
 

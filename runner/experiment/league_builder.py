@@ -22,15 +22,15 @@ from runner.league.league import League
 from runner.league.match_listener import MatchListener
 from runner.league.opponent_environments import OpponentEnvironments, Team
 from runner.league.players import Player, PolicyPlayer, find_misfits
-from runner.module_parts import (
-    ModuleParts,
+from runner.module_building import (
+    BuiltModule,
     ModuleSpec,
     build_joined_acting_parts,
     check_acts_alone,
     has_several_agents,
     weights_by_module,
 )
-from runner.module_parts.feature import Feature
+from runner.feature import Feature
 from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
@@ -44,7 +44,7 @@ class LeagueFeature(Feature):
 
     title = "the league"
 
-    def make_part(self, module_parts: Mapping[str, ModuleParts]) -> League:
+    def make_part(self, module_parts: Mapping[str, BuiltModule]) -> League:
         """Make the league.
 
         Raises:
@@ -68,7 +68,7 @@ class LeagueFeature(Feature):
         return MatchListener(env)
 
 
-def _build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> League:
+def _build_league(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> League:
     block = config.league
     specs = {module_id: of_module.spec for module_id, of_module in parts.items()}
     _check_modules(config, specs)

@@ -26,8 +26,8 @@ from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.learners.remote_learner_group import Learners, RemoteLearnerGroup
 from runner.learners.trained_module import TrainedModule
 from runner.learners.trained_network import TrainedNetwork
-from runner.module_parts import (
-    ModuleParts,
+from runner.module_building import (
+    BuiltModule,
     ModuleSpec,
     build_parts,
     learner_device,
@@ -53,7 +53,7 @@ def check_local_gpus(config: ExperimentConfig) -> None:
         raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
 
 
-def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
+def build_learner_group(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> Learners:
     """Make a learner for each module and its learner pipeline, in this process or in Ray actors.
 
     Raises:
@@ -67,7 +67,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
 
 
-def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
+def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> None:
     """Reject connectors that need all rows of a rollout that is split among learners."""
     if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
         return
@@ -79,7 +79,7 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
 
 
-def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> PlannedLearners:
+def plan_learners(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> PlannedLearners:
     """Return a factory that makes learners of the same modules in other processes, with the parameters of `parts`."""
     specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     return PlannedLearners(config, specs, weights_of(parts))
@@ -87,7 +87,7 @@ def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
 
 @default_settings()
 def build_local_learner_group(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], collective: Collective
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], collective: Collective
 ) -> Learner:
     """Make the learner of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
@@ -141,7 +141,7 @@ def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
 
 
 def _build_networks(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], trained: Collection[str], collective: Collective
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], trained: Collection[str], collective: Collective
 ) -> dict[str, TrainedNetwork]:
     """Make one network for each module, including untrained modules, or one for all modules that share parameters."""
     together = next(iter(parts.values())).together
@@ -152,7 +152,7 @@ def _build_networks(
     return {ALL_MODULES: TrainedNetwork(together, modules, config.algorithm, collective)}
 
 
-def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> TrainedNetwork:
+def _build_network(config: ExperimentConfig, parts: BuiltModule, collective: Collective) -> TrainedNetwork:
     module_id, algorithm = parts.spec.module_id, parts.spec.algorithm
     is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
@@ -163,7 +163,7 @@ def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Col
 
 
 def _build_module(
-    config: ExperimentConfig, module: RLModule, parts: ModuleParts, collective: Collective
+    config: ExperimentConfig, module: RLModule, parts: BuiltModule, collective: Collective
 ) -> TrainedModule:
     spec = parts.spec
     stream, loss_stream = (random_stream(config.seed, spec.name(name), collective.rank) for name in ("learner", "loss"))
@@ -204,7 +204,7 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
     return replace(algorithm, **changed) if changed else algorithm
 
 
-def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
+def adapting_losses(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> list[str]:
     """Return the names of losses that adapt during training."""
     losses = [
         make_loss(parts[module_id].spec.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))

@@ -20,7 +20,7 @@ from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.required_trust import mask_resolvers
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
-from runner.module_parts import ModuleParts
+from runner.module_building import BuiltModule
 from runner.modules.flat_parameters import flat_images_fix
 from runner.modules.multi_rl_module import parameters_by_module
 
@@ -68,7 +68,7 @@ class LoadedModule:
         return "; ".join([origin, *self.misfits])
 
 
-def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[LoadedModule]:
+def load_modules(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> list[LoadedModule]:
     """Load the parameters of each module with a `load_state_path` from its checkpoint.
 
     Args:
@@ -123,7 +123,7 @@ def _read_saved(
 class _Fit:
     """Compares a module with a saved one, name by name."""
 
-    def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
+    def __init__(self, parts: BuiltModule, saved: SavedModule) -> None:
         self._spec = parts.spec
         self._saved = saved
         self._module, self._parameters = parts.module, parts.module.state_dict()

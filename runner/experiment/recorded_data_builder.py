@@ -15,7 +15,7 @@ from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
-from runner.module_parts import ModuleParts, ModuleSpec, build_module_parts, has_several_agents, on_device
+from runner.module_building import BuiltModule, ModuleSpec, build_module_parts, has_several_agents, on_device
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import raw_filters
 from runner.pipelines.requirements import Requirements
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     HeldOut = HeldOutEvaluation | HeldOutAgents
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, RecordedSource]:
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, RecordedSource]:
     """Reject experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
@@ -45,7 +45,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     return {module_id: source for module_id, source in found.items() if source is not None}
 
 
-def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleAgents | None:
+def agents_read_for(parts: Mapping[str, BuiltModule], module_id: str) -> ModuleAgents | None:
     """Return the agents whose recorded episodes a module learns from; None with a single agent."""
     from runner.offline.formats.selection import ModuleAgents
 
@@ -57,7 +57,7 @@ def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleA
 
 
 def _check_data_of(
-    config: ExperimentConfig, module_parts: ModuleParts, agents: ModuleAgents | None
+    config: ExperimentConfig, module_parts: BuiltModule, agents: ModuleAgents | None
 ) -> RecordedSource | None:
     from runner.offline.training import preflight
 
@@ -86,7 +86,7 @@ def _check_data_of(
 
 
 def build_recorded_data(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], recorded: Mapping[str, RecordedSource]
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], recorded: Mapping[str, RecordedSource]
 ) -> OfflineData:
     """Make the pipelines of recorded data from the sources that `check_recorded_data` opened."""
     from runner.offline.training.data_of_modules import OfflineDataOfModules
@@ -98,7 +98,7 @@ def build_recorded_data(
 
 
 def _build_pipeline(
-    config: ExperimentConfig, parts: ModuleParts, recorded: RecordedSource | None, num_pipelines: int = 1
+    config: ExperimentConfig, parts: BuiltModule, recorded: RecordedSource | None, num_pipelines: int = 1
 ) -> OfflineData:
     from runner.offline.files.ray_data import set_up_ray_data
     from runner.offline.training.offline_data import OfflineData
@@ -118,14 +118,14 @@ def _build_pipeline(
     return data
 
 
-def _connectors_that_learn(parts: ModuleParts) -> list[str]:
+def _connectors_that_learn(parts: BuiltModule) -> list[str]:
     """Return the classes of connectors that learn from observations and change the observations in episodes."""
     raw = raw_filters(parts.env_to_module).values()
     connectors = [one for one in parts.env_to_module.single_connectors() if one.shares_state]
     return [type(connector).__name__ for connector in connectors if connector not in raw]
 
 
-def _connectors_that_read_the_module(parts: ModuleParts) -> list[str]:
+def _connectors_that_read_the_module(parts: BuiltModule) -> list[str]:
     return [
         type(connector).__name__
         for connector in parts.learner.single_connectors()
@@ -172,7 +172,7 @@ class PlannedModule:
         return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 
 
-def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOut | None:
+def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> HeldOut | None:
     """Make the evaluation on held-out data, with separate modules; None if there is no such data.
 
     Raises:
@@ -189,7 +189,7 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     return HeldOutEvaluation(config, build_module_parts(config, spec), make_loss(spec.algorithm))
 
 
-def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutAgents:
+def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> HeldOutAgents:
     """Make an evaluation for each agent whose module is trained."""
     from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation, check_methods_of_agents
     from runner.offline.formats.selection import ModuleAgents

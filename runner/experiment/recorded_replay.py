@@ -16,7 +16,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, 
 from runner.experiment.first_sample import first_sample
 from runner.experiment.learner_builder import columns_of_learner
 from runner.experiment.recorded_data_builder import check_recorded_data
-from runner.module_parts import ModuleParts, has_several_agents
+from runner.module_building import BuiltModule, has_several_agents
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import ReplayBuffer
@@ -42,7 +42,7 @@ class RecordedReplay:
     read: tuple[str, ...]
     unread: Mapping[str, Column]
 
-    def fill(self, buffers: Mapping[str, ReplayBuffer], parts: ModuleParts) -> int:
+    def fill(self, buffers: Mapping[str, ReplayBuffer], parts: BuiltModule) -> int:
         """Write all steps to the buffers and return their number.
 
         Raises:
@@ -76,7 +76,7 @@ class RecordedReplay:
         return replace(block, columns=columns | unread)
 
 
-def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> RecordedReplay | None:
+def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> RecordedReplay | None:
     """Open the recorded steps that buffers start with, or return None. Call this before learners are made.
     Raises:
         ConfigError: the data does not fit, or only Ray Data can read it.

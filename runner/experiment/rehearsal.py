@@ -28,8 +28,8 @@ from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.experiment.video_recording import VideoRecorder
-from runner.module_parts import (
-    ModuleParts,
+from runner.module_building import (
+    BuiltModule,
     ModuleSpec,
     build_module_parts,
     encoding_doubts,
@@ -86,7 +86,7 @@ class _Rehearsal:
             raise ConfigError(list(dict.fromkeys(self._problems))) from self._cause
         return Rehearsed(tuple(self._made), tuple(self._not_made), tuple(self._warnings))
 
-    def _make_parts(self) -> dict[str, ModuleParts] | None:
+    def _make_parts(self) -> dict[str, BuiltModule] | None:
         """Make the network and pipelines of each module; return None if one of them cannot be created."""
         config = self._config
         specs = self._try("the environment", self._make_specs) or {}
@@ -120,7 +120,7 @@ class _Rehearsal:
             feature.check(specs)
         return specs
 
-    def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:
+    def _take_a_step(self, parts: Mapping[str, BuiltModule]) -> None:
         rollout = self._try_rollout(parts)
         if rollout is None:
             return
@@ -134,7 +134,7 @@ class _Rehearsal:
             self._store(LEARNERS, learners)
         self._made += ["one checkpoint, which was read back"] if self._stores else []
 
-    def _try_rollout(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
+    def _try_rollout(self, parts: Mapping[str, BuiltModule]) -> Rollout | None:
         """Return recorded, sampled or replayed env steps, as an update receives them."""
         if ENV_RUNNERS not in needs_of(self._config):
             return self._try("the recorded data", lambda: self._read(parts))
@@ -143,7 +143,7 @@ class _Rehearsal:
             return sampled
         return self._try("the replay buffers", lambda: self._replay(parts, sampled))
 
-    def _sample(self, parts: Mapping[str, ModuleParts]) -> Rollout:
+    def _sample(self, parts: Mapping[str, BuiltModule]) -> Rollout:
         with first_env_runner(self._config, parts) as env_runner:
             rollout = sample_with(env_runner, parts)
             self._store(ENV_RUNNERS, env_runner)
@@ -155,7 +155,7 @@ class _Rehearsal:
         self._try(f"a checkpoint of {name}", lambda: store_and_restore(name, part))
         self._stores &= len(self._problems) == num_problems
 
-    def _replay(self, parts: Mapping[str, ModuleParts], rollout: Rollout) -> Rollout:
+    def _replay(self, parts: Mapping[str, BuiltModule], rollout: Rollout) -> Rollout:
         """Store env steps in all buffers, and sample the same number from the first one."""
         self._made += [f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, parts, rollout)]
         if open_recorded_replay(self._config, parts) is not None:
@@ -166,7 +166,7 @@ class _Rehearsal:
             self._store(REPLAY_BUFFERS, buffer)
         return buffers[0].sample(rollout.num_env_steps).rollout
 
-    def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
+    def _read(self, parts: Mapping[str, BuiltModule]) -> Rollout | None:
         """Read the first recorded steps; return None if only Ray can read them."""
         sources = check_recorded_data(self._config, parts)
         if not sources:
@@ -181,7 +181,7 @@ class _Rehearsal:
         self._made.append("the first recorded steps")
         return Rollout(held, max(block.num_rows for block in held.values()))
 
-    def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
+    def _try_evaluation(self, parts: Mapping[str, BuiltModule]) -> None:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
             told = list(self._problems)
@@ -228,7 +228,7 @@ def _settings_of(config: ExperimentConfig) -> dict[str, Any]:
     return {name: asdict(getattr(config, name)) for name in ("env", "module", "algorithm")}
 
 
-def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
+def _described(parts: Mapping[str, BuiltModule]) -> Iterator[str]:
     for module_id, module_parts in parts.items():
         name = (
             type(module_parts.module).__name__

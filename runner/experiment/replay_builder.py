@@ -14,14 +14,14 @@ from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.experiment.replay_shards import build_shard_group
-from runner.module_parts import ModuleParts
+from runner.module_building import BuiltModule
 from runner.replay import HindsightReplayBuffer, ReplayBuffer, ShardedReplayBuffer
 from runner.replay.goals import GoalJudge
 from runner.streams import random_stream
 
 
 def build_replay_buffers(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], may_be_remote: bool = False
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], may_be_remote: bool = False
 ) -> dict[str, ReplayBuffer]:
     """Make the buffers of `algorithm.replay_buffers` by name, each with its own random stream.
 
@@ -89,7 +89,7 @@ def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
     return ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, expected)])
 
 
-def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:
+def _misfits(key: str, buffer: ReplayBuffer, parts: BuiltModule, num_learners: int) -> Iterator[Problem]:
     """Yield the conflicts between the data that a module needs and the data that a buffer returns."""
     module_id, is_stateful = parts.spec.module_id, parts.module.is_stateful
     longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.spec.module.max_seq_len

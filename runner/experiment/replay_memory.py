@@ -12,7 +12,7 @@ from runner.episodes.columns import Rollout
 from runner.experiment.first_sample import first_sample, reduced
 from runner.experiment.machine_memory import available_memory
 from runner.experiment.replay_builder import build_replay_buffers
-from runner.module_parts import ModuleParts, build_parts
+from runner.module_building import BuiltModule, build_parts
 from runner.tracking.headline import bytes_text
 
 # The remaining memory is for the learner, env runners in this process, and checkpoints.
@@ -58,7 +58,7 @@ def check_replay_memory(config: ExperimentConfig) -> None:
 
 
 def measure_replay(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], rollout: Rollout | None = None
+    config: ExperimentConfig, parts: Mapping[str, BuiltModule], rollout: Rollout | None = None
 ) -> list[BufferMemory]:
     """Compute the memory of each full buffer from the columns of the first env steps, without allocating it.
 

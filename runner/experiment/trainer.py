@@ -28,7 +28,7 @@ from runner.experiment.evaluation_schedule import TrainedIteration
 from runner.experiment.notes import Notes
 from runner.interrupts import Interrupted, PartialIteration, is_overdue
 from runner.learners.remote_learner_group import Learners
-from runner.module_parts import ModuleSpec
+from runner.module_building import ModuleSpec
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import IterationEnd, NotReady, Result

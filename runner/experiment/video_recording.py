@@ -17,7 +17,7 @@ from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION, build_stepping_env_runner
-from runner.module_parts import ModuleSpec
+from runner.module_building import ModuleSpec
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.videos import Camera, VideoFile, check_installed, render_mode
 

@@ -43,7 +43,7 @@ class ParameterUpdater:
         self.gradient = self._weights.gradient
         self._one = torch.ones((), device=self.device)
         optimizers, groups = config.optimizers, self._weights.groups
-        self.members = members_of(network, list(optimizers))
+        self.members = parameters_by_optimizer(network, list(optimizers))
         self._lr_fields = list(optimizers.values())
         self._optimizer_names = list(optimizers)
         named = None if len(optimizers) == 1 else list(optimizers)
@@ -185,7 +185,7 @@ class ParameterUpdater:
             self._optimizer.set_state(state["optimizer"])
 
 
-def members_of(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[nn.Parameter]]:
+def parameters_by_optimizer(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[nn.Parameter]]:
     """Return optimiser -> its parameters, in the order of the gradient's vector."""
     groups = parameter_groups(network)
     if len(optimizers) == 1:

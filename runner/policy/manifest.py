@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.spaces import space_to_dict
-from runner.module_parts import ActingParts
+from runner.module_building import ActingModule
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import NestedDistribution, distribution_for
 from runner.modules.gaussian import SquashedGaussian
@@ -42,7 +42,7 @@ class Manifest:
     content: Json
 
     @classmethod
-    def of(cls, graph: PolicyGraph, parts: ActingParts, config: ExperimentConfig) -> Manifest:
+    def of(cls, graph: PolicyGraph, parts: ActingModule, config: ExperimentConfig) -> Manifest:
         """Return the manifest of a module of an experiment."""
         spec, module = parts.spec, graph.module
         return cls(
@@ -133,7 +133,7 @@ def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
     return [high - low + 1 for low, high in zip(lows, highs, strict=True)], lows
 
 
-def describe_scaling(parts: ActingParts, action_space: gym.Space[Any]) -> Json | None:
+def describe_scaling(parts: ActingModule, action_space: gym.Space[Any]) -> Json | None:
     """Return the map from the module's actions to the environment's, or None if custom connectors compute it."""
     graphs = [graph for graph in (connector.to_graph() for connector in parts.module_to_env) if graph is not None]
     known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)

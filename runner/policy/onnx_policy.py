@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ActingParts
+from runner.module_building import ActingModule
 from runner.policy.manifest import METADATA_KEY, Manifest
 from runner.policy.policy_graph import PolicyGraph
 
@@ -158,7 +158,7 @@ class OnnxPolicy:
         }
 
     @classmethod
-    def of_parts(cls, parts: ActingParts, config: ExperimentConfig) -> OnnxPolicy:
+    def of_parts(cls, parts: ActingModule, config: ExperimentConfig) -> OnnxPolicy:
         """Export the module of an experiment; takes seconds.
 
         Raises:

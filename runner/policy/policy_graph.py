@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.episodes.spaces import leaf_spaces
-from runner.module_parts import ActingParts
+from runner.module_building import ActingModule
 from runner.modules.action_distribution import torch_dtype
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
@@ -174,7 +174,7 @@ class PolicyGraph(nn.Module):
         ConfigError: a connector cannot be exported; names it.
     """
 
-    def __init__(self, parts: ActingParts) -> None:
+    def __init__(self, parts: ActingModule) -> None:
         super().__init__()
         self._parts = (parts,)  # a tuple, so that nn.Module does not register it
         self.env_to_module: PipelineGraph = parts.env_to_module.to_graph()

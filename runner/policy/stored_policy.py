@@ -21,7 +21,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
-from runner.module_parts import ActingParts, build_acting_parts, check_acts_alone, make_module_specs
+from runner.module_building import ActingModule, build_acting_parts, check_acts_alone, make_module_specs
 from runner.modules.flat_parameters import FlatParameters, check_same_network
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
@@ -46,7 +46,7 @@ class ReferencePolicy:
     """
 
     def __init__(
-        self, parts: ActingParts, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], num_rows: int
+        self, parts: ActingModule, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], num_rows: int
     ) -> None:
         parts = copy.deepcopy(parts)
         self._module = parts.module.cpu().eval()
@@ -117,7 +117,7 @@ def _moderate(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def largest_difference(
     policy: LocalPolicy,
-    parts: ActingParts,
+    parts: ActingModule,
     weights: npt.NDArray[np.float32],
     shared_state: Mapping[str, Any],
     num_rows: int = 64,
@@ -172,7 +172,7 @@ class StoredPolicy:
     """
 
     config: ExperimentConfig
-    parts: ActingParts
+    parts: ActingModule
     weights: npt.NDArray[np.float32]
     shared_state: Mapping[str, Any]
 

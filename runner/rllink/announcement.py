@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModuleSpec
+from runner.module_building import ModuleSpec
 
 _INDENT = " " * 15
 

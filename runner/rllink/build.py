@@ -13,7 +13,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes.spaces import space_to_dict
-from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts, lookback_of
+from runner.module_building import ActingModule, ModuleSpec, build_acting_parts, lookback_of
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import SampledEnvEpisodes
@@ -78,7 +78,7 @@ def build_external_env_runner(
     return ExternalEnvRunner(server, acting_parts, intakes, env_episodes, judges, listeners)
 
 
-def _place(parts: ActingParts, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
+def _place(parts: ActingModule, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
     """Give the pipelines their random streams and the index of the env runner."""
     pipelines = parts.env_to_module, parts.module_to_env
     identity.give_streams(pipelines, module_id)
@@ -128,7 +128,7 @@ def _serve(config: ExperimentConfig, service: Service, index: int) -> Server:
 
 
 def _agents(
-    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], acting_parts: Mapping[str, ActingParts]
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], acting_parts: Mapping[str, ActingModule]
 ) -> dict[str | None, AgentSpaces]:
     """Return agent id -> spaces, with the key None in runs with a single agent."""
     refusing, action_checks = _observation_checks(config, specs, "error"), _action_checks(config, specs)
@@ -139,7 +139,7 @@ def _agents(
     }
 
 
-def _agents_of(parts: ActingParts) -> Sequence[str | None]:
+def _agents_of(parts: ActingModule) -> Sequence[str | None]:
     return [None] if parts.spec.agents is None else parts.spec.agents
 
 
@@ -171,7 +171,7 @@ def _observation_checks(
 
 
 def _agent_spaces(
-    parts: ActingParts, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
+    parts: ActingModule, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
 ) -> AgentSpaces:
     spec = parts.spec
     return AgentSpaces(
@@ -185,7 +185,7 @@ def _agent_spaces(
     )
 
 
-def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], num_runners: int) -> dict[str, Any]:
+def _description(config: ExperimentConfig, parts: Mapping[str, ActingModule], num_runners: int) -> dict[str, Any]:
     """Return the content of SET_CONFIG."""
     asked = config.rllink.env_steps_per_sample
     per_message = max(1, -(-env_steps_per_round(config, num_runners) // (8 * num_runners)))

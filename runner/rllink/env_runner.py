@@ -11,7 +11,7 @@ import numpy as np
 from runner.env_runners.listeners import receiver_of
 from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
-from runner.module_parts import ActingParts
+from runner.module_building import ActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rllink.batches import Batches
@@ -44,7 +44,7 @@ class ExternalEnvRunner:
     def __init__(
         self,
         server: Server,
-        acting_parts: Mapping[str, ActingParts],
+        acting_parts: Mapping[str, ActingModule],
         intakes: Mapping[str, ModuleIntake],
         env_episodes: SampledEnvEpisodes,
         judges: ClientJudges,

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModuleSpec, build_acting_parts
+from runner.module_building import ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy import OnnxPolicy
 

@@ -15,7 +15,7 @@ from runner.env_runners.vector_envs import BatchedEnvironments
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules import RLModule
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, Connector, Items
 from runner.pipelines.custom_metrics import CustomMetrics, ReducedValue

@@ -19,7 +19,7 @@ from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.learners.loss import Loss, find_misfit, with_noise
-from runner.learners.parameter_updater import backward_each, members_of
+from runner.learners.parameter_updater import backward_each, parameters_by_optimizer
 from runner.modules.rl_module import RLModule
 from runner.testing.module_learner import ModuleLearner
 from runner.testing.rules import (
@@ -204,12 +204,12 @@ class _LossContract:
         if metrics.losses is None:
             metrics.total_loss.backward()
         else:
-            backward_each(metrics.losses, members_of(module, list(self._config.optimizers)))
+            backward_each(metrics.losses, parameters_by_optimizer(module, list(self._config.optimizers)))
 
     def keeps_optimizers_apart(self) -> Iterator[Problem]:
         """Check that no term of `total_loss` affects the parameters of several optimisers, unless it uses `losses`."""
         module, _, metrics = self._call()
-        members = members_of(module, list(self._config.optimizers))
+        members = parameters_by_optimizer(module, list(self._config.optimizers))
         if metrics.losses is not None or len(members) < 2:
             return
         names = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -17,7 +17,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.plans import (
     Experiences,
     Item,

@@ -167,7 +167,7 @@ def test_an_experiment_file_that_is_written_of_overrides(write_config: WriteConf
 
 
 def test_edits_of_one_module_come_after_those_of_all() -> None:
-    from runner.module_parts import make_module_specs
+    from runner.module_building import make_module_specs
 
     own = "{p0: {learner_pipeline: [{remove: A}]}, p1: {learner_pipeline: [{discard: earlier_edits}, {remove: B}]}}"
     overrides = ["+experiment=ppo_multi_agent_cartpole", f"multi_agent.algorithm_config_overrides_per_module={own}"]

@@ -171,7 +171,7 @@ def test_metrics_of_a_connector_of_one_module() -> None:
 
 
 def parts_of(*overrides: str) -> Any:
-    from runner.module_parts import build_parts
+    from runner.module_building import build_parts
 
     return build_parts(build_experiment_config(compose_experiment([AGENTS, *overrides])))
 

@@ -10,7 +10,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.optimizer import OptimizerConfig
 from runner.config.validation import build_experiment_config
-from runner.module_parts import make_module_specs
+from runner.module_building import make_module_specs
 
 
 def _optimizer(*overrides: str, experiment: str = "ppo_cartpole") -> OptimizerConfig:

@@ -12,7 +12,7 @@ from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
-from runner.module_parts import make_module_specs
+from runner.module_building import make_module_specs
 
 ReportOf = Callable[..., str]
 

@@ -13,7 +13,7 @@ from runner.config.composed import Composed
 from runner.config.experiment_file import override_values
 from runner.config.required_trust import find_trust_requirements
 from runner.config.stored import compose_stored
-from runner.module_parts.construction import make_connector
+from runner.module_building.construction import make_connector
 from runner.pipelines.pipeline import ConnectorPipeline
 from tests.conftest import Outcome
 

@@ -14,7 +14,7 @@ from runner.config.blocks import EnvConfig
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, Where
-from runner.config.rules import FOLLOWS, RULES, ConfigRule, apply_rules
+from runner.config.rules import DERIVED, RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 
@@ -35,7 +35,7 @@ def test_rules_are_given_what_they_read(rule: ConfigRule) -> None:
     }
     hints = typing.get_type_hints(rule.find)
     for name in inspect.signature(rule.find).parameters:
-        assert name in FOLLOWS or hints[name] == types[name], name
+        assert name in DERIVED or hints[name] == types[name], name
     assert set(rule.reads.split()) <= {*types, "experiment"}
 
 

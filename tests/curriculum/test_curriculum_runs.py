@@ -17,7 +17,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_parts, weights_of
+from runner.module_building import build_parts, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Outcome

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines.defaults import learner_pipeline
 from tests.support.coded_runs import (
     CPU,

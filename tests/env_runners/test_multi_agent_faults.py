@@ -13,7 +13,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
-from runner.module_parts import make_module_specs
+from runner.module_building import make_module_specs
 from tests.support.coded_agents import ACTIONS, FLAT, NESTED, NESTED_ACTIONS, coded_obs, make_coded_run
 
 Fault = Callable[[StepDicts], object]

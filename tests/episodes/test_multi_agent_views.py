@@ -13,7 +13,7 @@ from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.multi_agent_views import multi_agent_episodes
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 
 

@@ -14,7 +14,7 @@ from runner.config import ConfigError, build_experiment_config, compose_experime
 from runner.config.algorithms import A2CMetrics
 from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.modules import RLModule
 from runner.pipelines import LearnerConnector, MonteCarloReturns, Requirements
 

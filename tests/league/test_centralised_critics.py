@@ -16,7 +16,7 @@ from torch import Tensor
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import AgentDict, StepDicts
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.modules import CentralisedCritic
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, Batches

@@ -22,7 +22,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns

@@ -19,7 +19,7 @@ from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.dqn import DQNLoss
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules import DoubleQModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline

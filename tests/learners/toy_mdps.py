@@ -15,7 +15,7 @@ from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group
 from runner.learners.learner import Learner
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.modules import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 from runner.testing.module_learner import ModuleLearner

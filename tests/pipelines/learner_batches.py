@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines import Connector
 from runner.pipelines.defaults import learner_pipeline
 from tests.episodes.test_columns import episode_of

@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.config.schemas import ModuleConfig
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import block_from_episodes
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation, compute_gae, gae_of_rows, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline

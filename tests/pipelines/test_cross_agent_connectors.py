@@ -246,7 +246,7 @@ def test_an_env_connector_that_asks_for_multi_agent_episodes_is_refused() -> Non
 
 
 def test_one_agent_has_no_others() -> None:
-    from runner.module_parts import build_parts
+    from runner.module_building import build_parts
 
     connector = "{append: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}"
     config = build_experiment_config(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.episodes import nested
 from runner.episodes.columns import block_from_episodes
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.recorded_episodes import ObservationRows
 from tests.episodes.test_columns import episode_of

@@ -15,7 +15,7 @@ from runner.cli.show_pipelines import render_pipelines
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.episodes import nested as nested_values
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines import Connector, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError, Problem
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines import (
     Connector,
     ConnectorPipeline,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runner.episodes.block_state import block_from_state, block_to_state
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.episodes.rollout_parts import split_rollout
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.pipelines import FrameStacking, PrevActionsPrevRewards
 from runner.pipelines.connector import Connector
 from runner.pipelines.defaults import learner_pipeline

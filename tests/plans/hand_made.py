@@ -17,7 +17,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.plans import Experiences, Node, NotReady, Origin, PlanContext, PlanEnded, RunMetrics, Source, TrainResult
 from runner.plans.operator import WORKED
 from runner.plans.run_parts import RunParts

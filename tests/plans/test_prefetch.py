@@ -17,7 +17,7 @@ from runner.episodes.columns import Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.remote_learner_group import RemoteLearnerGroup
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.pipelines import LearnerConnector
 from tests.conftest import marked_but, without_times
 

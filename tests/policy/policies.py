@@ -14,7 +14,7 @@ from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import blank_item
-from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts
+from runner.module_building import ActingModule, ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy.stored_policy import random_observations
 from runner.rows.lock_step_rows import LockStepRows
@@ -29,7 +29,7 @@ def make_parts(
     env_to_module: list[dict[str, Any]] | None = None,
     module_to_env: list[dict[str, Any]] | None = None,
     experiment: str = "ppo_cartpole",
-) -> tuple[ActingParts, ExperimentConfig]:
+) -> tuple[ActingModule, ExperimentConfig]:
     """The acting parts of a small network for these spaces."""
     composed = compose_experiment([f"+experiment={experiment}", "module.fcnet_hiddens=[16,16]", *overrides], None)
     config = build_experiment_config(composed)
@@ -47,13 +47,13 @@ def prepended(name: str, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def random_weights(parts: ActingParts, seed: int = 1) -> npt.NDArray[np.float32]:
+def random_weights(parts: ActingModule, seed: int = 1) -> npt.NDArray[np.float32]:
     """(P,) other parameters than those that the module was made with."""
     count = FlatParameters(parts.module).to_numpy().size
     return np.random.default_rng(seed).normal(0.0, 0.2, count).astype(np.float32)
 
 
-def seen_state(parts: ActingParts, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
+def seen_state(parts: ActingModule, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
     """The state that runners share after some random observations; that of `parts` stays."""
     pipeline = copy.deepcopy(parts.env_to_module)
     parts.spec.observation_space.seed(seed)

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from runner.config.errors import ConfigError
-from runner.module_parts import ActingParts
+from runner.module_building import ActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
@@ -103,7 +103,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def difference(model: bytes, parts: ActingParts, weights: Any, shared_state: Any) -> float:
+def difference(model: bytes, parts: ActingModule, weights: Any, shared_state: Any) -> float:
     return largest_difference(LocalPolicy(model), parts, weights, shared_state)
 
 

@@ -19,7 +19,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_parts, make_module_specs, weights_of
+from runner.module_building import build_parts, make_module_specs, weights_of
 from runner.policy import OnnxPolicy
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection

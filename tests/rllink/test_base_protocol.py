@@ -161,7 +161,7 @@ def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: 
 def _outputs(served: Served, weights: Any, obs: list[list[float]]) -> Any:
     import torch
 
-    from runner.module_parts import build_parts
+    from runner.module_building import build_parts
     from runner.modules.flat_parameters import FlatParameters
 
     module = build_parts(served.config)["default_policy"].module

@@ -26,7 +26,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import make_module_specs
+from runner.module_building import make_module_specs
 from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack

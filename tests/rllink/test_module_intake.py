@@ -15,7 +15,7 @@ from runner.env_runners.episode_recording import EpisodeRecording
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_acting_parts, build_parts, lookback_of, make_module_specs, weights_of
+from runner.module_building import build_acting_parts, build_parts, lookback_of, make_module_specs, weights_of
 from runner.rllink.inference import Versions
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks

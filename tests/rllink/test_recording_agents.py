@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.module_parts import build_parts, weights_of
+from runner.module_building import build_parts, weights_of
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.source import open_env_episodes

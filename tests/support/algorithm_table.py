@@ -24,7 +24,7 @@ from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
 from runner.experiment.learner_builder import _check_shared_out
 from runner.experiment.rehearsal import rehearse
-from runner.module_parts import build_module_parts, make_module_specs
+from runner.module_building import build_module_parts, make_module_specs
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table of algorithms: begin -->", "<!-- table of algorithms: end -->"

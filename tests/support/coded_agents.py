@@ -25,7 +25,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.runner_identity import RunnerIdentity
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule

@@ -15,7 +15,7 @@ from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.episodes import SingleAgentEpisode
-from runner.module_parts import make_connector
+from runner.module_building import make_connector
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline

@@ -14,7 +14,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.modules.multi_rl_module import ALL_MODULES
 from tests.conftest import Outcome
 from tests.support.resuming import assert_resumes_exactly, train

@@ -27,7 +27,7 @@ from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.experiment.learner_builder import build_learner_group
 from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.players import Player, Seat
-from runner.module_parts import build_parts, make_module_specs
+from runner.module_building import build_parts, make_module_specs
 
 NUM_PLAYERS = 3
 SPACES = {"red": gym.spaces.Box(-9, 9, (3,), np.float32), "blue": gym.spaces.Box(-9, 9, (2,), np.float32)}

@@ -24,7 +24,7 @@ from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
-from runner.module_parts import build_parts, make_module_specs
+from runner.module_building import build_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times

@@ -23,7 +23,7 @@ from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from tests.conftest import ROOT, without_times
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")

@@ -42,7 +42,7 @@ from runner.pipelines.requirements import Requirements
 from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:
-    from runner.module_parts import ModuleParts
+    from runner.module_building import BuiltModule
     from runner.offline.formats.selection import ModuleAgents
     from runner.offline.reading.recorded_source import RecordedSource
 
@@ -72,7 +72,7 @@ class HeldOutEvaluation:
     """
 
     def __init__(
-        self, config: ExperimentConfig, parts: ModuleParts, loss: Loss, of_module: ModuleAgents | None = None
+        self, config: ExperimentConfig, parts: BuiltModule, loss: Loss, of_module: ModuleAgents | None = None
     ) -> None:
         self._config, self._parts, self._loss = config, parts, loss
         self._gamma = parts.spec.algorithm.gamma

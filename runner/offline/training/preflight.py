@@ -27,7 +27,7 @@ from runner.pipelines.recorded_episodes import pass_through
 from runner.pipelines.requirements import Requirements
 
 if TYPE_CHECKING:
-    from runner.module_parts import ModuleParts
+    from runner.module_building import BuiltModule
     from runner.modules.rl_module import RLModule
 
 
@@ -57,7 +57,7 @@ _MAX_CHECKED_BYTES = 2**28
 
 
 def check_recorded_data(
-    config: ExperimentConfig, parts: ModuleParts, of_module: ModuleAgents | None = None
+    config: ExperimentConfig, parts: BuiltModule, of_module: ModuleAgents | None = None
 ) -> RecordedSource | None:
     """Reject recorded data that cannot be used for training, without starting Ray. Large data are checked partially.
 

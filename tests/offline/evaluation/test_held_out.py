@@ -23,7 +23,7 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.recorded_data_builder import build_held_out_evaluation
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.modules import ActorCriticModule
 from runner.offline.evaluation import held_out_loss
 from runner.offline.evaluation.held_out import HeldOutEvaluation

@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_parts
+from runner.module_building import build_parts
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.reading.source import data_set_of, start_text
 from runner.offline.training.preflight import check_recorded_data

@@ -15,7 +15,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
 from runner.experiment.trainer import Trainer
-from runner.module_parts import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
 from tests.conftest import QUICK, Outcome

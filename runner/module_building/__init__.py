@@ -1,17 +1,17 @@
 """The modules of an experiment: their agents, spaces, networks and pipelines."""
 
-from runner.module_parts.construction import (
+from runner.module_building.construction import (
     build_acting_parts,
     build_module_parts,
     learner_device,
     make_connector,
     on_device,
 )
-from runner.module_parts.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
-from runner.module_parts.module_spec import ModuleSpec, has_several_agents, make_module_specs
-from runner.module_parts.parts import (
-    ActingParts,
-    ModuleParts,
+from runner.module_building.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
+from runner.module_building.module_spec import ModuleSpec, has_several_agents, make_module_specs
+from runner.module_building.built_module import (
+    ActingModule,
+    BuiltModule,
     encoding_doubts,
     lookback_of,
     networks_of,
@@ -21,8 +21,8 @@ from runner.module_parts.parts import (
 )
 
 __all__ = [
-    "ActingParts",
-    "ModuleParts",
+    "ActingModule",
+    "BuiltModule",
     "ModuleSpec",
     "build_acting_parts",
     "build_joined_acting_parts",

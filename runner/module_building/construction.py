@@ -19,9 +19,9 @@ from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, 
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.loss import Loss, find_misfit
-from runner.module_parts.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
-from runner.module_parts.module_spec import ModuleSpec
-from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.module_building.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
+from runner.module_building.module_spec import ModuleSpec
+from runner.module_building.built_module import ActingModule, BuiltModule
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, Connector
@@ -37,7 +37,7 @@ from runner.streams import integer_seed, random_stream
 _CPU = torch.device("cpu")
 
 
-def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingParts:
+def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingModule:
     """Make the module and the pipelines of an env runner.
 
     Raises:
@@ -68,10 +68,10 @@ def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingPart
     check_reads(module.inputs, env_to_module.check_order(()), f"module {spec.module._target_}", "env_to_module")
     acted = {*module_to_env.check_order(module.outputs), *module_to_env.requires.writes_per_fragment}
     recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
-    return ActingParts(spec, module, env_to_module, module_to_env, recorded)
+    return ActingModule(spec, module, env_to_module, module_to_env, recorded)
 
 
-def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModuleParts:
+def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
     """Make the module on the learner's device, with its three pipelines; raises the errors of `build_acting_parts`."""
     acting_parts = build_acting_parts(config, spec)
     device = learner_device(config)
@@ -106,10 +106,10 @@ def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModulePart
     _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
     acting_parts.module.to(device)
-    return ModuleParts(**vars(acting_parts), learner=learner)
+    return BuiltModule(**vars(acting_parts), learner=learner)
 
 
-def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+def _check_same_observations(acting_parts: ActingModule, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
     unmatched = find_unmatched_connector(
         acting_parts.env_to_module.single_connectors(), learner.single_connectors(), may_augment
     )

@@ -14,25 +14,25 @@ from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
-from runner.module_parts.construction import build_acting_parts, build_module_parts, check_reads
-from runner.module_parts.module_spec import ModuleSpec, make_module_specs
-from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.module_building.construction import build_acting_parts, build_module_parts, check_reads
+from runner.module_building.module_spec import ModuleSpec, make_module_specs
+from runner.module_building.built_module import ActingModule, BuiltModule
 from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
 from runner.pipelines.requirements import Requirements
 from runner.streams import integer_seed
 
 Space = gym.Space[Any]
-P = TypeVar("P", bound="ActingParts")
+P = TypeVar("P", bound="ActingModule")
 
 
-def build_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, ModuleParts]:
+def build_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, BuiltModule]:
     """Make the network and the pipelines of each module, by id; make `specs` first if they are not given."""
     specs = make_module_specs(config) if specs is None else specs
     return join_modules(config, {module_id: build_module_parts(config, spec) for module_id, spec in specs.items()})
 
 
-def build_joined_acting_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ActingParts]:
+def build_joined_acting_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ActingModule]:
     """Make the network of each module and the pipelines of an env runner, by id."""
     return join_modules(config, {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()})
 
@@ -94,12 +94,12 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
     return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}
 
 
-def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingParts], spaces: Mapping[str, Space]) -> RunAgents:
+def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingModule], spaces: Mapping[str, Space]) -> RunAgents:
     spec = next(iter(parts.values())).spec
     return RunAgents(spaces, agents_of_teams(config.multi_agent.teams, list(spaces)), spec.state_space)
 
 
-def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
+def _give_agents(parts: Mapping[str, ActingModule]) -> dict[str, Space]:
     """Pass the agents to connectors; return agent id -> space of the observations in its episodes."""
     spaces = {
         agent: of_module.env_to_module.held_observation_space
@@ -107,7 +107,7 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
         for agent in of_module.spec.agents or ()
     }
     for of_module in parts.values():
-        learner = [of_module.learner] if isinstance(of_module, ModuleParts) else []
+        learner = [of_module.learner] if isinstance(of_module, BuiltModule) else []
         for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
             if spaces:
                 pipeline.use_agents(spaces)
@@ -123,7 +123,7 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
     return spaces
 
 
-def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingParts]) -> None:
+def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingModule]) -> None:
     name, optimizers = type(together).__name__, list(config.algorithm.optimizers)
     groups = list(together.parameter_groups())
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
@@ -131,6 +131,6 @@ def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapp
         expected = ", ".join(optimizers)
         raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), expected)])
     for module_id, module_parts in parts.items():
-        if isinstance(module_parts, ModuleParts):
+        if isinstance(module_parts, BuiltModule):
             available = module_parts.learner.check_order(())
             check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner_pipeline")

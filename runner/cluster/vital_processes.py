@@ -13,12 +13,12 @@ from runner.compat.ray_cluster import lost_process
 INTERVAL_S = 1.0
 
 
-def losses_reported(note: Callable[[str], None]) -> AbstractContextManager[None]:
+def deaths_reported(note: Callable[[str], None]) -> AbstractContextManager[None]:
     """Within the block, call `note` once if an essential process of a Ray cluster started by this process has ended.
 
     A thread polls: after such an end, calls of Ray block until Ray ends this process from inside.
     """
-    return polling_thread(partial(_report_until, note=note), "ray-losses")
+    return polling_thread(partial(_report_until, note=note), "ray-deaths")
 
 
 def _report_until(is_over: threading.Event, note: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts.module_spec import ModuleSpec
+from runner.module_building.module_spec import ModuleSpec
 from runner.modules.flat_parameters import FlatParameters, flat_values
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.observation_encoder import ObservationEncoder
@@ -18,7 +18,7 @@ from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipel
 
 
 @dataclass(frozen=True)
-class ActingParts:
+class ActingModule:
     """A module and the pipelines around it.
 
     Attributes:
@@ -35,13 +35,13 @@ class ActingParts:
 
 
 @dataclass(frozen=True)
-class ModuleParts(ActingParts):
+class BuiltModule(ActingModule):
     """All parts of a module, checked against each other and against the loss."""
 
     learner: LearnerConnectorPipeline
 
 
-def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiRLModule]:
+def networks_of(parts: Mapping[str, ActingModule]) -> dict[str, RLModule | MultiRLModule]:
     """Return the networks whose parameters are sent as one vector each: the modules by id, or all modules joined."""
     together = next(iter(parts.values())).together
     if together is not None:
@@ -49,13 +49,13 @@ def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiR
     return {module_id: module_parts.module for module_id, module_parts in parts.items()}
 
 
-def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.float32]]:
+def weights_of(parts: Mapping[str, ActingModule]) -> dict[str, npt.NDArray[np.float32]]:
     """Return the parameters of a run's modules in the form that env runners expect."""
     return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
 
 
 def weights_by_module(
-    parts: Mapping[str, ActingParts], weights: Mapping[str, npt.NDArray[np.float32]]
+    parts: Mapping[str, ActingModule], weights: Mapping[str, npt.NDArray[np.float32]]
 ) -> Mapping[str, npt.NDArray[np.float32]]:
     """Split the parameters of a run by module. If `parts` are evaluated together, their MultiRLModule
     is loaded with the parameters.
@@ -67,7 +67,7 @@ def weights_by_module(
     return {module_id: flat_values(module) for module_id, module in together.items()}
 
 
-def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
+def encoding_doubts(parts: Mapping[str, ActingModule]) -> list[str]:
     """Return distinct warnings about observations whose layout or image scale is ambiguous."""
     doubts = {
         doubt if module_parts.spec.agents is None else f"{module_id}: {doubt}": None
@@ -79,7 +79,7 @@ def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
     return list(doubts)
 
 
-def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:
+def reported_metrics(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, str]:
     """Return metric -> meaning for all metrics that connectors report, except in learner pipelines of modules that are
     not updated.
     """
@@ -92,7 +92,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
     return names
 
 
-def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
+def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingModule]) -> int:
     """Return the number of past steps that episodes keep: the configured number, or more if a connector needs more."""
     needed = [
         pipeline.requires.num_lookback
