@@ -8,8 +8,8 @@ from typing import Any
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
-from runner.module_building.module_spec import ModuleSpec
 from runner.module_building.built_module import BuiltModule
+from runner.module_building.module_spec import ModuleSpec
 from runner.parts import Part
 
 
@@ -31,7 +31,7 @@ class Feature:
     def check(self, specs: Mapping[str, ModuleSpec]) -> None:
         """Check conditions that depend on the environments and modules; raises `ConfigError`."""
 
-    def make_part(self, module_parts: Mapping[str, BuiltModule]) -> Part:
+    def make_part(self, built_modules: Mapping[str, BuiltModule]) -> Part:
         """Make the part that the driver holds."""
         raise NotImplementedError
 

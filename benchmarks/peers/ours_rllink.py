@@ -8,7 +8,7 @@ from rllink_cli import measure, parse_settings
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import build_parts, make_module_specs, weights_of
+from runner.module_building import build_modules, make_module_specs, weights_of
 
 STEPS_PER_SAMPLE = 4_000
 
@@ -25,7 +25,7 @@ def main() -> None:
     ]
     config = build_experiment_config(compose_experiment(overrides, None))
     runner = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
-    weights = weights_of(build_parts(config))
+    weights = weights_of(build_modules(config))
 
     def sample() -> int:
         return runner.sample(STEPS_PER_SAMPLE, True, weights, {}).rollout.num_env_steps

@@ -21,7 +21,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.profile import time_connectors
@@ -73,7 +73,7 @@ class Sampling:
 
     def __init__(self, config: ExperimentConfig) -> None:
         plans = make_module_specs(config)
-        parts = build_acting_parts(config, plans[DEFAULT_MODULE_ID])
+        parts = build_acting_module(config, plans[DEFAULT_MODULE_ID])
         self._weights = {DEFAULT_MODULE_ID: FlatParameters(parts.module).to_numpy()}
         self._num_env_steps = config.algorithm.train_batch_size_per_learner
         self._num_envs = config.env_runners.num_envs_per_env_runner

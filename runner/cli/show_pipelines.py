@@ -11,7 +11,7 @@ import torch
 
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import BuiltModule, build_parts, weights_of
+from runner.module_building import BuiltModule, build_modules, weights_of
 from runner.pipelines.connector import Connector
 from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.pipeline import ConnectorPipeline
@@ -32,13 +32,13 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
         config: the experiment.
         has_profile: also sample, and report how long a call of each connector takes.
     """
-    parts = build_parts(config)
-    costs = measure_costs(config, parts) if has_profile else {}
+    built_modules = build_modules(config)
+    costs = measure_costs(config, built_modules) if has_profile else {}
     sections = []
-    for module_id, module_parts in parts.items():
-        agents = module_parts.spec.agents
+    for module_id, built in built_modules.items():
+        agents = built.spec.agents
         sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
-        for pipeline in (module_parts.env_to_module, module_parts.module_to_env, module_parts.learner):
+        for pipeline in (built.env_to_module, built.module_to_env, built.learner):
             sections.append("\n".join(_render(pipeline, costs.get(module_id, {}).get(pipeline.name, ()))))
     if has_profile:
         runners = config.env_runners
@@ -49,23 +49,23 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
     return "\n\n".join(sections)
 
 
-def measure_costs(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, Costs]:
+def measure_costs(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> dict[str, Costs]:
     """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
-    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    specs = {module_id: built.spec for module_id, built in built_modules.items()}
     runner = build_env_runner(replace(config, callbacks=[]), specs, TRAINING, 0, 0)
     try:
         timed = {
             module_id: {pipeline.name: time_connectors(pipeline) for pipeline in runner.pipelines_of(module_id)}
-            for module_id in parts
+            for module_id in built_modules
         }
-        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(parts), {})
+        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(built_modules), {})
     finally:
         runner.close()
-    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    modules = {module_id: built.module for module_id, built in built_modules.items()}
     blocks = sample.rollout.blocks
     for module_id, block in blocks.items():
-        learner = parts[module_id].learner
+        learner = built_modules[module_id].learner
         # The output shows the connectors of `parts`: the timing wrappers are taken out again.
         connectors = list(learner)
         timed[module_id][learner.name] = time_connectors(learner)

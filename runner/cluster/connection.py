@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from runner.cluster.local_files import ray_temp_dir, ray_token
-from runner.cluster.vital_processes import deaths_reported
 from runner.cluster.pending_actors import waits_reported
+from runner.cluster.vital_processes import deaths_reported
 from runner.cluster.watchdog import Watchdog
 from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
 from runner.config.blocks import RayConfig

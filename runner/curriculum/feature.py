@@ -19,8 +19,8 @@ from runner.curriculum.tasked_env import Tasked, TaskedEnv, TaskedMultiAgentEnv
 from runner.curriculum.tasked_episodes import TaskedEpisodes
 from runner.env_runners.env_makers import make_environment, make_multi_agent_env
 from runner.env_runners.teams import sharing_rewards
-from runner.module_building import BuiltModule, ModuleSpec, has_several_agents
 from runner.feature import Feature
+from runner.module_building import BuiltModule, ModuleSpec, has_several_agents
 
 
 class CurriculumFeature(Feature):
@@ -45,7 +45,7 @@ class CurriculumFeature(Feature):
         if problems:
             raise ConfigError(problems)
 
-    def make_part(self, module_parts: Mapping[str, BuiltModule]) -> Curriculum:
+    def make_part(self, built_modules: Mapping[str, BuiltModule]) -> Curriculum:
         """Make the part that follows the results of each task."""
         return Curriculum(self.config.curriculum)
 

@@ -32,7 +32,7 @@ from runner.experiment.recorded_data_builder import build_held_out_evaluation, b
 from runner.experiment.recorded_replay import RecordedReplay, open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import BufferMemory, measure_replay
-from runner.module_building import BuiltModule, build_parts, encoding_doubts, reported_metrics
+from runner.module_building import BuiltModule, build_modules, encoding_doubts, reported_metrics
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans import PlanContext, RunMetrics, make_plan
@@ -57,7 +57,7 @@ class BuiltRun:
         resources: closes the parts, and leaves the Ray cluster.
     """
 
-    module_parts: Mapping[str, BuiltModule]
+    built_modules: Mapping[str, BuiltModule]
     loaded_modules: Sequence[LoadedModule]
     replay_memory: Sequence[BufferMemory]
     evaluations: EvaluationSchedule
@@ -86,44 +86,44 @@ def build_run(
     """
     torch.set_num_threads(config.learners.torch_num_threads)
     check_local_gpus(config)
-    module_parts = build_parts(config)
-    loaded = load_modules(config, module_parts) if loads_modules else []
-    metrics = _build_metrics(config, module_parts, notes)
+    built_modules = build_modules(config)
+    loaded = load_modules(config, built_modules) if loads_modules else []
+    metrics = _build_metrics(config, built_modules, notes)
     replay_memory: Sequence[BufferMemory] = []
     if role == TRAINING:
-        for doubt in encoding_doubts(module_parts):
+        for doubt in encoding_doubts(built_modules):
             notes.warn(doubt)
-        check_metrics(config, module_parts, callbacks)
-        replay_memory = measure_replay(config, module_parts)
-    recorded = check_recorded_data(config, module_parts) if RECORDED_DATA in needs_of(config) else {}
-    replay = open_recorded_replay(config, module_parts)
+        check_metrics(config, built_modules, callbacks)
+        replay_memory = measure_replay(config, built_modules)
+    recorded = check_recorded_data(config, built_modules) if RECORDED_DATA in needs_of(config) else {}
+    replay = open_recorded_replay(config, built_modules)
     reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
-    held_out = None if reads_by_ray else build_held_out_evaluation(config, module_parts)
-    _check_other_processes(config, module_parts)
+    held_out = None if reads_by_ray else build_held_out_evaluation(config, built_modules)
+    _check_other_processes(config, built_modules)
     if RECORDED_DATA in needs_of(config):
         notes.inform(_text_of_reading(config, recorded))
     recording_role = None if config.offline.output is None else role
     with ExitStack() as resources:
         resources.enter_context(ray_cluster(config, notes.inform))
         if reads_by_ray:
-            held_out = build_held_out_evaluation(config, module_parts)
-        evaluator = Evaluator(config, module_parts, held_out, recording_role == EVALUATION, notes.warn)
+            held_out = build_held_out_evaluation(config, built_modules)
+        evaluator = Evaluator(config, built_modules, held_out, recording_role == EVALUATION, notes.warn)
         evaluations = EvaluationSchedule(config.evaluation, evaluator)
         parts = _build_run_parts(
-            config, module_parts, metrics, callbacks, evaluations, recording_role == TRAINING, run_dir, recorded
+            config, built_modules, metrics, callbacks, evaluations, recording_role == TRAINING, run_dir, recorded
         )
         resources.callback(parts.close)
         addresses = [] if parts.env_runners is None else parts.env_runners.addresses()
         if config.evaluation.video:  # report environments that do not render images before training
             evaluator.make_video_recorder()
         return BuiltRun(
-            module_parts=module_parts,
+            built_modules=built_modules,
             loaded_modules=loaded,
             replay_memory=replay_memory,
             evaluations=evaluations,
             parts=parts,
             addresses=addresses,
-            plan=_begin(config, module_parts, parts, replay, loaded),
+            plan=_begin(config, built_modules, parts, replay, loaded),
             recorder={None: None, TRAINING: parts.env_runners, EVALUATION: evaluator}[recording_role],
             inputs=list(_inputs(config, parts, replay, held_out)),
             resources=resources.pop_all(),
@@ -132,41 +132,41 @@ def build_run(
 
 def _begin(
     config: ExperimentConfig,
-    module_parts: Mapping[str, BuiltModule],
+    built_modules: Mapping[str, BuiltModule],
     parts: RunParts,
     replay: RecordedReplay | None,
     loaded: Sequence[LoadedModule],
 ) -> Plan:
     """Make the plan. Before it, fill the replay buffers with recorded steps, and send the policy to the env runners."""
-    pipelines = {module_id: of_module.env_to_module for module_id, of_module in module_parts.items()}
-    context = PlanContext(config, parts, adapting_losses(config, module_parts), Standardisation(pipelines))
+    pipelines = {module_id: of_module.env_to_module for module_id, of_module in built_modules.items()}
+    context = PlanContext(config, parts, adapting_losses(config, built_modules), Standardisation(pipelines))
     if replay is not None:
-        replay.fill(context.replay_buffers, module_parts[DEFAULT_MODULE_ID])
+        replay.fill(context.replay_buffers, built_modules[DEFAULT_MODULE_ID])
     parts.broadcast_policy(shared_states(loaded) if loaded else {})
     parts.begin()
     return make_plan(context)
 
 
-def _build_metrics(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
-    of_infos = read_info_metrics(config, _agents_of(module_parts))
+def _build_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
+    of_infos = read_info_metrics(config, _agents_of(built_modules))
     smoothing = config.env_runners.metrics_num_episodes_for_smoothing
     return RunMetrics(smoothing, ENV_RUNNERS in needs_of(config), notes.warn, of_infos, config.env.name)
 
 
-def check_metrics(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule], callbacks: Callbacks) -> None:
+def check_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], callbacks: Callbacks) -> None:
     """Check the metrics that `stop`, the checkpoint rule and sweeps name; see `check_metric_names`."""
-    of_connectors = reported_metrics(config, module_parts)
+    of_connectors = reported_metrics(config, built_modules)
     of_callbacks = with_evaluation(callbacks.reported_metrics, config)
-    check_metric_names(config, _agents_of(module_parts), of_connectors, of_callbacks)
+    check_metric_names(config, _agents_of(built_modules), of_connectors, of_callbacks)
 
 
-def _agents_of(module_parts: Mapping[str, BuiltModule]) -> dict[str, tuple[str, ...]]:
-    return {id_: of_module.spec.agents for id_, of_module in module_parts.items() if of_module.spec.agents}
+def _agents_of(built_modules: Mapping[str, BuiltModule]) -> dict[str, tuple[str, ...]]:
+    return {id_: of_module.spec.agents for id_, of_module in built_modules.items() if of_module.spec.agents}
 
 
-def _check_other_processes(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule]) -> None:
+def _check_other_processes(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
     for feature in features_of(config):
-        feature.check({module_id: of_module.spec for module_id, of_module in module_parts.items()})
+        feature.check({module_id: of_module.spec for module_id, of_module in built_modules.items()})
     if config.offline.is_written_by_ray:
         from runner.offline.writing.output_formats import check_output_options
 
@@ -192,7 +192,7 @@ def _inputs(
 
 def _build_run_parts(
     config: ExperimentConfig,
-    module_parts: Mapping[str, BuiltModule],
+    built_modules: Mapping[str, BuiltModule],
     metrics: RunMetrics,
     callbacks: Callbacks,
     evaluations: EvaluationSchedule,
@@ -207,31 +207,31 @@ def _build_run_parts(
         takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, or elastic env runners
         if takes_all_room and config.evaluation.evaluation_interval and config.evaluation.evaluation_num_env_runners:
             evaluations.evaluator.build_env_runners()
-        learners = build_learner_group(config, module_parts)
+        learners = build_learner_group(config, built_modules)
         made.callback(learners.close)
         env_runners = recorded_data = None
         if ENV_RUNNERS in needs:
-            env_runners = build_env_runner_group(config, TRAINING, module_parts, is_recording, run_dir)
+            env_runners = build_env_runner_group(config, TRAINING, built_modules, is_recording, run_dir)
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:
-            recorded_data = build_recorded_data(config, module_parts, recorded)
+            recorded_data = build_recorded_data(config, built_modules, recorded)
             made.callback(recorded_data.close)
-        features = [feature.make_part(module_parts) for feature in features_of(config)]
+        features = [feature.make_part(built_modules) for feature in features_of(config)]
         parts = RunParts(
             learners,
             metrics,
             callbacks,
             env_runners,
             recorded_data,
-            _replay_parts(config, module_parts),
+            _replay_parts(config, built_modules),
             [*features, evaluations],
         )
         made.pop_all()  # nothing failed
     return parts
 
 
-def _replay_parts(config: ExperimentConfig, module_parts: Mapping[str, BuiltModule]) -> list[ReplayPart]:
-    buffers = build_replay_buffers(config, module_parts, may_be_remote=True)
+def _replay_parts(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> list[ReplayPart]:
+    buffers = build_replay_buffers(config, built_modules, may_be_remote=True)
     saves_experiences = config.checkpoint.save_replay_buffers == "full"
     settings = config.algorithm.replay_buffers
     return [ReplayPart(name, buffer, settings[name], saves_experiences) for name, buffer in buffers.items()]

@@ -33,19 +33,19 @@ from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.features import features_of
 from runner.experiment.learner_builder import build_local_learner_group
+from runner.feature import Feature
 from runner.learners.collective import SingleProcess
 from runner.module_building import (
-    ActingModule,
+    BuiltActingModule,
     ModuleSpec,
-    build_joined_acting_parts,
-    build_parts,
+    build_acting_modules,
+    build_modules,
     has_several_agents,
     lookback_of,
     make_module_specs,
     networks_of,
     on_device,
 )
-from runner.feature import Feature
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 
@@ -122,24 +122,24 @@ def build_stepping_env_runner(
         device: where the modules act.
         callbacks: callbacks to use, or None for the callbacks of the configuration.
     """
-    parts = build_joined_acting_parts(config, specs)
-    for network in networks_of(parts).values():
+    built_modules = build_acting_modules(config, specs)
+    for network in networks_of(built_modules).values():
         network.to(device)
-    for module_parts in parts.values():
-        _place(module_parts, config, identity)
+    for built in built_modules.values():
+        _place(built, config, identity)
     build = _build_multi_agent_runner if has_several_agents(specs) else _build_single_agent_runner
-    return build(config, specs, parts, identity, writer_id, callbacks)
+    return build(config, specs, built_modules, identity, writer_id, callbacks)
 
 
 def _build_single_agent_runner(
     config: ExperimentConfig,
     specs: Mapping[str, ModuleSpec],
-    parts: Mapping[str, ActingModule],
+    built_modules: Mapping[str, BuiltActingModule],
     identity: RunnerIdentity,
     writer_id: str | None,
     callbacks: Callbacks | None,
 ) -> EnvRunner:
-    acting = parts[DEFAULT_MODULE_ID]
+    acting = built_modules[DEFAULT_MODULE_ID]
     features = features_of(config)
     env = _make_vector_env(config, features, _num_envs(config, identity), identity.role == EVALUATION)
     listeners: list[EpisodeListener] = []
@@ -155,7 +155,7 @@ def _build_single_agent_runner(
         acting.env_to_module,
         acting.module_to_env,
         identity,
-        lookback_of(config, parts),
+        lookback_of(config, built_modules),
         config.env.validate_observations,
         [*listeners, *heard],
     )
@@ -165,7 +165,7 @@ def _build_single_agent_runner(
 def _build_multi_agent_runner(
     config: ExperimentConfig,
     specs: Mapping[str, ModuleSpec],
-    parts: Mapping[str, ActingModule],
+    built_modules: Mapping[str, BuiltActingModule],
     identity: RunnerIdentity,
     writer_id: str | None,
     callbacks: Callbacks | None,
@@ -173,8 +173,8 @@ def _build_multi_agent_runner(
     _refuse_separate_settings(config)
     features = features_of(config)
     env = _make_multi_agent_envs(config, specs, features, _num_envs(config, identity), identity.role == EVALUATION)
-    modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
-    together = parts[next(iter(parts))].together
+    modules = {module_id: _acting_module(built) for module_id, built in built_modules.items()}
+    together = built_modules[next(iter(built_modules))].together
     module = MultiRLModule({id_: one.module for id_, one in modules.items()}) if together is None else together
     listeners: list[EpisodeListener] = []
     if config.metrics:
@@ -191,7 +191,7 @@ def _build_multi_agent_runner(
         modules,
         module,
         identity,
-        lookback_of(config, parts),
+        lookback_of(config, built_modules),
         config.env.validate_observations,
         together is not None,
         [*listeners, *heard],
@@ -203,10 +203,10 @@ def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
     return (config.evaluation if identity.role == EVALUATION else config.env_runners).num_envs_per_env_runner
 
 
-def _place(parts: ActingModule, config: ExperimentConfig, identity: RunnerIdentity) -> None:
+def _place(built: BuiltActingModule, config: ExperimentConfig, identity: RunnerIdentity) -> None:
     """Freeze the pipelines of an evaluation; set the index of the env runner in the others."""
     index = identity.index
-    for pipeline in (parts.env_to_module, parts.module_to_env):
+    for pipeline in (built.env_to_module, built.module_to_env):
         if identity.role == EVALUATION:
             pipeline.freeze()
         else:
@@ -295,8 +295,8 @@ def _runner_class(config: ExperimentConfig, default: Any) -> Any:
     return found
 
 
-def _acting_module(parts: ActingModule) -> ActingModule:
-    return ActingModule(parts.module, parts.spec.agents or (), parts.env_to_module, parts.module_to_env)
+def _acting_module(built: BuiltActingModule) -> ActingModule:
+    return ActingModule(built.module, built.spec.agents or (), built.env_to_module, built.module_to_env)
 
 
 def build_gradient_runner(
@@ -311,7 +311,7 @@ def build_gradient_runner(
     """Make an env runner that can compute gradients on its device, from the arguments of `build_env_runner`."""
     runner = build_env_runner(config, specs, role, index, generation, device=device, **options)
     here = on_device(config, device)
-    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, specs), SingleProcess()))
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_modules(here, specs), SingleProcess()))
 
 
 def build_recorder(

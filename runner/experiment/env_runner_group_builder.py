@@ -49,7 +49,7 @@ _CALLS_PER_SNAPSHOT = 16
 def build_env_runner_group(
     config: ExperimentConfig,
     role: str,
-    parts: Mapping[str, BuiltModule],
+    built_modules: Mapping[str, BuiltModule],
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunnerGroup:
@@ -62,11 +62,11 @@ def build_env_runner_group(
     file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.min_env_runners
-    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    specs = {module_id: built.spec for module_id, built in built_modules.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, specs, file_list)
-    pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
+    pipelines = {module_id: built.env_to_module for module_id, built in built_modules.items()}
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
     make_runner = partial(build, config, specs, role, is_recording=is_recording, run_dir=run_dir)
     recording = None

@@ -56,7 +56,7 @@ class Evaluator:
 
     Args:
         config: configuration of the run.
-        module_parts: module id -> network and pipelines.
+        built_modules: module id -> network and pipelines.
         held_out: evaluates on recorded data, or None.
         is_recording: whether evaluated episodes are recorded.
         warn: shows a line to the user.
@@ -69,14 +69,14 @@ class Evaluator:
     def __init__(
         self,
         config: ExperimentConfig,
-        module_parts: Mapping[str, BuiltModule],
+        built_modules: Mapping[str, BuiltModule],
         held_out: HeldOut | None,
         is_recording: bool,
         warn: Callable[[str], None],
     ) -> None:
         self.env_runners: EnvRunnerGroup | None = None
         self.held_out = held_out
-        self._config, self._module_parts = _with_limited_episodes(config), module_parts
+        self._config, self._built_modules = _with_limited_episodes(config), built_modules
         self._is_recording = is_recording
         self._warn = warn
         self._has_warned_of_no_end = self._has_reported = False
@@ -85,7 +85,7 @@ class Evaluator:
     def build_env_runners(self) -> EnvRunnerGroup:
         """Return the env runners; build them on first use."""
         if self.env_runners is None:
-            self.env_runners = build_env_runner_group(self._config, EVALUATION, self._module_parts, self._is_recording)
+            self.env_runners = build_env_runner_group(self._config, EVALUATION, self._built_modules, self._is_recording)
         return self.env_runners
 
     def evaluate(
@@ -218,7 +218,7 @@ class Evaluator:
             ConfigError: the environment does not render images.
         """
         if self._video_recorder is None:
-            specs = {module_id: of_module.spec for module_id, of_module in self._module_parts.items()}
+            specs = {module_id: of_module.spec for module_id, of_module in self._built_modules.items()}
             self._video_recorder = VideoRecorder(self._config, specs, is_window)
         return self._video_recorder
 

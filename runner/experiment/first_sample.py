@@ -16,20 +16,20 @@ _MOST_ENVS = 2
 _LEAST_ENV_STEPS = 8
 
 
-def first_sample(config: ExperimentConfig, parts: Mapping[str, BuiltModule], role: str = TRAINING) -> Rollout:
+def first_sample(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], role: str = TRAINING) -> Rollout:
     """Make an env runner like `first_env_runner`, and sample some env steps."""
-    with first_env_runner(config, parts, role) as runner:
-        return sample_with(runner, parts)
+    with first_env_runner(config, built_modules, role) as runner:
+        return sample_with(runner, built_modules)
 
 
-def sample_with(runner: FragmentSource, parts: Mapping[str, BuiltModule]) -> Rollout:
+def sample_with(runner: FragmentSource, built_modules: Mapping[str, BuiltModule]) -> Rollout:
     """Sample some env steps."""
-    return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
+    return runner.sample(_LEAST_ENV_STEPS, True, weights_of(built_modules), {}).rollout
 
 
 @contextmanager
 def first_env_runner(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], role: str = TRAINING
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], role: str = TRAINING
 ) -> Iterator[FragmentSource]:
     """Make an env runner with few sub-environments, which records nothing, and close it afterwards.
 
@@ -37,7 +37,7 @@ def first_env_runner(
 
     Args:
         config: configuration of the run.
-        parts: module id -> network and pipelines, which act.
+        built_modules: module id -> network and pipelines, which act.
         role: role of the env runner.
 
     Raises:
@@ -45,7 +45,7 @@ def first_env_runner(
         RunFailure: a step failed.
     """
     env = _stepped_here(config.env) if role == TRAINING else replace(config.env, port=None)
-    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    specs = {module_id: built.spec for module_id, built in built_modules.items()}
     runner = build_env_runner(replace(reduced(config), env=env), specs, role, 0, 0)
     try:
         yield runner

@@ -18,6 +18,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
 from runner.episodes.spaces import space_from_dict
+from runner.feature import Feature
 from runner.league.league import League
 from runner.league.match_listener import MatchListener
 from runner.league.opponent_environments import OpponentEnvironments, Team
@@ -25,12 +26,11 @@ from runner.league.players import Player, PolicyPlayer, find_misfits
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
-    build_joined_acting_parts,
+    build_acting_modules,
     check_acts_alone,
     has_several_agents,
     weights_by_module,
 )
-from runner.feature import Feature
 from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
@@ -44,13 +44,13 @@ class LeagueFeature(Feature):
 
     title = "the league"
 
-    def make_part(self, module_parts: Mapping[str, BuiltModule]) -> League:
+    def make_part(self, built_modules: Mapping[str, BuiltModule]) -> League:
         """Make the league.
 
         Raises:
             ConfigError: a module does not act here or not alone, or a policy file or class cannot be used.
         """
-        return _build_league(self.config, module_parts)
+        return _build_league(self.config, built_modules)
 
     def make_envs(
         self, specs: Mapping[str, ModuleSpec], make_env: Callable[[], MultiAgentEnv], num_envs: int, explore: bool
@@ -68,9 +68,9 @@ class LeagueFeature(Feature):
         return MatchListener(env)
 
 
-def _build_league(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> League:
+def _build_league(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> League:
     block = config.league
-    specs = {module_id: of_module.spec for module_id, of_module in parts.items()}
+    specs = {module_id: of_module.spec for module_id, of_module in built_modules.items()}
     _check_modules(config, specs)
     teams = [team for team in _teams(config, specs) if team.module_id in block.modules]
     if len(teams) < 2:
@@ -86,8 +86,8 @@ def _build_league(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) ->
     for player_id, contents in fixed.items():
         _check_player(config, specs, player_id, contents)
     check_acts_alone(config, "be a player of a league")
-    acting = build_joined_acting_parts(config, specs)
-    policies = {module_id: OnnxPolicy.of_parts(acting[module_id], config) for module_id in block.modules}
+    acting = build_acting_modules(config, specs)
+    policies = {module_id: OnnxPolicy.of_module(acting[module_id], config) for module_id in block.modules}
     return League(block, policies, fixed, partial(weights_by_module, acting))
 
 

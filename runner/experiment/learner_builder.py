@@ -29,7 +29,7 @@ from runner.learners.trained_network import TrainedNetwork
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
-    build_parts,
+    build_modules,
     learner_device,
     lookback_of,
     networks_of,
@@ -53,55 +53,55 @@ def check_local_gpus(config: ExperimentConfig) -> None:
         raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
 
 
-def build_learner_group(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> Learners:
+def build_learner_group(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> Learners:
     """Make a learner for each module and its learner pipeline, in this process or in Ray actors.
 
     Raises:
         ConfigError: a part cannot be created, or a connector needs rows that go to other learners.
     """
     if config.learners.num_learners == 0:
-        return build_local_learner_group(config, parts, SingleProcess())
-    _check_shared_out(config, parts)
-    keeps_unsplit = any(module_parts.learner.requires.needs_other_agents for module_parts in parts.values())
-    settings = (config.learners, lookback_of(config, parts), keeps_unsplit, config.ray.actor_start_timeout_s)
-    return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
+        return build_local_learner_group(config, built_modules, SingleProcess())
+    _check_shared_out(config, built_modules)
+    keeps_unsplit = any(built.learner.requires.needs_other_agents for built in built_modules.values())
+    settings = (config.learners, lookback_of(config, built_modules), keeps_unsplit, config.ray.actor_start_timeout_s)
+    return RemoteLearnerGroup(plan_learners(config, built_modules), networks_of(built_modules), *settings)
 
 
-def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> None:
+def _check_shared_out(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
     """Reject connectors that need all rows of a rollout that is split among learners."""
     if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
         return
-    for module_id in config.multi_agent.trained_modules(list(parts)):
-        for connector in parts[module_id].learner.single_connectors():
+    for module_id in config.multi_agent.trained_modules(list(built_modules)):
+        for connector in built_modules[module_id].learner.single_connectors():
             if Requirements.of(connector).needs_all_rows:
                 name = type(connector).__name__
                 what = f"{name} needs all sampled rows, but several learners get only a part each"
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
 
 
-def plan_learners(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> PlannedLearners:
-    """Return a factory that makes learners of the same modules in other processes, with the parameters of `parts`."""
-    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-    return PlannedLearners(config, specs, weights_of(parts))
+def plan_learners(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> PlannedLearners:
+    """Return a factory that makes learners of the same modules in other processes, with the same parameters."""
+    specs = {module_id: built.spec for module_id, built in built_modules.items()}
+    return PlannedLearners(config, specs, weights_of(built_modules))
 
 
 @default_settings()
 def build_local_learner_group(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], collective: Collective
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], collective: Collective
 ) -> Learner:
     """Make the learner of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
-    pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
+    pipelines = {module_id: built.learner for module_id, built in built_modules.items()}
     # External simulators may act with older weights or with a custom policy, and recorded steps come from another
     # policy. Replayed observations are standardised with newer statistics than when they were acted on.
-    env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
+    env_to_module = {module_id: built.env_to_module for module_id, built in built_modules.items()}
     uses_recorded_data = RECORDED_DATA in needs_of(config) or config.algorithm.recorded_buffers
     acts_itself = not config.env.is_external and not uses_recorded_data
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
     is_checked = config.learners.check_on_policy_outputs and acts_on_the_same
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
-    trained = list(parts) if named is None else named
-    networks = _build_networks(config, parts, trained, collective)
+    trained = list(built_modules) if named is None else named
+    networks = _build_networks(config, built_modules, trained, collective)
     return Learner(networks, pipelines, trained, collective, consistency_check)
 
 
@@ -120,14 +120,14 @@ class PlannedLearners:
     def __call__(self, collective: Collective) -> Learner:
         """Make the learner of a process."""
         here = on_device(self.config, self.config.learners.device)
-        parts = build_parts(here, self.specs)
-        for key, network in networks_of(parts).items():
+        built_modules = build_modules(here, self.specs)
+        for key, network in networks_of(built_modules).items():
             FlatParameters(network).load(self.weights[key])
-        for module_parts in parts.values():
+        for built in built_modules.values():
             if collective.rank:  # the first learner uses the streams of a single learner
-                make_stream = partial(_peers_stream, self.config.seed, module_parts.spec, collective.rank)
-                module_parts.learner.give_streams(make_stream)
-        return build_local_learner_group(self.config, parts, collective)
+                make_stream = partial(_peers_stream, self.config.seed, built.spec, collective.rank)
+                built.learner.give_streams(make_stream)
+        return build_local_learner_group(self.config, built_modules, collective)
 
 
 def _peers_stream(seed: int, spec: ModuleSpec, rank: int, name: str, position: int) -> np.random.Generator:
@@ -141,31 +141,33 @@ def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
 
 
 def _build_networks(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], trained: Collection[str], collective: Collective
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], trained: Collection[str], collective: Collective
 ) -> dict[str, TrainedNetwork]:
     """Make one network for each module, including untrained modules, or one for all modules that share parameters."""
-    together = next(iter(parts.values())).together
+    together = next(iter(built_modules.values())).together
     if together is None:
-        return {module_id: _build_network(config, of_module, collective) for module_id, of_module in parts.items()}
-    of_trained = [(member_of(together, id_), parts[id_]) for id_ in parts if id_ in trained]
+        return {
+            module_id: _build_network(config, of_module, collective) for module_id, of_module in built_modules.items()
+        }
+    of_trained = [(member_of(together, id_), built_modules[id_]) for id_ in built_modules if id_ in trained]
     modules = [_build_module(config, module, of_module, collective) for module, of_module in of_trained]
     return {ALL_MODULES: TrainedNetwork(together, modules, config.algorithm, collective)}
 
 
-def _build_network(config: ExperimentConfig, parts: BuiltModule, collective: Collective) -> TrainedNetwork:
-    module_id, algorithm = parts.spec.module_id, parts.spec.algorithm
+def _build_network(config: ExperimentConfig, built: BuiltModule, collective: Collective) -> TrainedNetwork:
+    module_id, algorithm = built.spec.module_id, built.spec.algorithm
     is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
         what = f"learners.compile does not support microbatches (module {module_id})"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(algorithm.microbatch_size), "null")])
-    module = _build_module(config, parts.module, parts, collective)
-    return TrainedNetwork(parts.module, [module], algorithm, collective, is_compiled)
+    module = _build_module(config, built.module, built, collective)
+    return TrainedNetwork(built.module, [module], algorithm, collective, is_compiled)
 
 
 def _build_module(
-    config: ExperimentConfig, module: RLModule, parts: BuiltModule, collective: Collective
+    config: ExperimentConfig, module: RLModule, built: BuiltModule, collective: Collective
 ) -> TrainedModule:
-    spec = parts.spec
+    spec = built.spec
     stream, loss_stream = (random_stream(config.seed, spec.name(name), collective.rank) for name in ("learner", "loss"))
     loss = make_loss(spec.algorithm)
     return TrainedModule(spec.module_id, module, loss, spec.algorithm, stream, loss_stream, collective)
@@ -204,9 +206,10 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
     return replace(algorithm, **changed) if changed else algorithm
 
 
-def adapting_losses(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> list[str]:
+def adapting_losses(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> list[str]:
     """Return the names of losses that adapt during training."""
     losses = [
-        make_loss(parts[module_id].spec.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))
+        make_loss(built_modules[module_id].spec.algorithm)
+        for module_id in config.multi_agent.trained_modules(list(built_modules))
     ]
     return [type(loss).__name__ for loss in losses if loss.adapts]

@@ -68,12 +68,12 @@ class LoadedModule:
         return "; ".join([origin, *self.misfits])
 
 
-def load_modules(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> list[LoadedModule]:
+def load_modules(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> list[LoadedModule]:
     """Load the parameters of each module with a `load_state_path` from its checkpoint.
 
     Args:
         config: configuration of the run.
-        parts: module id -> network, which is changed, and pipelines, which are not changed (see `shared_states`).
+        built_modules: module id -> network, which is changed, and pipelines, which are not (see `shared_states`).
 
     Raises:
         ConfigError: a checkpoint is missing or does not fit; nothing was changed.
@@ -82,11 +82,11 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> 
     sources = module_sources(config)
     contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
     fits = []
-    for module_id, module_parts in parts.items():
-        path = module_parts.spec.module.load_state_path
+    for module_id, built in built_modules.items():
+        path = built.spec.module.load_state_path
         if path is not None:
             source = sources[path]
-            fits.append(_Fit(module_parts, _read_saved(module_id, source, *contents[source.checkpoint])))
+            fits.append(_Fit(built, _read_saved(module_id, source, *contents[source.checkpoint])))
     problems = [problem for fit in fits for problem in fit.problems()]
     if problems:
         raise ConfigError(problems)
@@ -123,11 +123,11 @@ def _read_saved(
 class _Fit:
     """Compares a module with a saved one, name by name."""
 
-    def __init__(self, parts: BuiltModule, saved: SavedModule) -> None:
-        self._spec = parts.spec
+    def __init__(self, built: BuiltModule, saved: SavedModule) -> None:
+        self._spec = built.spec
         self._saved = saved
-        self._module, self._parameters = parts.module, parts.module.state_dict()
-        pipeline = parts.env_to_module
+        self._module, self._parameters = built.module, built.module.state_dict()
+        pipeline = built.env_to_module
         connectors = pipeline.merge_states([pipeline.get_state()])  # initial states
         here = {name: _shape(value) for name, value in {**self._parameters, **connectors}.items()}
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}

@@ -15,7 +15,7 @@ from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
-from runner.module_building import BuiltModule, ModuleSpec, build_module_parts, has_several_agents, on_device
+from runner.module_building import BuiltModule, ModuleSpec, build_module, has_several_agents, on_device
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import raw_filters
 from runner.pipelines.requirements import Requirements
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     HeldOut = HeldOutEvaluation | HeldOutAgents
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, RecordedSource]:
+def check_recorded_data(
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]
+) -> dict[str, RecordedSource]:
     """Reject experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
@@ -40,33 +42,33 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, BuiltModul
     Raises:
         ConfigError: a connector does not support recorded data, or the data is not valid.
     """
-    learning = config.multi_agent.trained_modules(list(parts))
-    found = {id_: _check_data_of(config, parts[id_], agents_read_for(parts, id_)) for id_ in learning}
+    learning = config.multi_agent.trained_modules(list(built_modules))
+    found = {id_: _check_data_of(config, built_modules[id_], agents_read_for(built_modules, id_)) for id_ in learning}
     return {module_id: source for module_id, source in found.items() if source is not None}
 
 
-def agents_read_for(parts: Mapping[str, BuiltModule], module_id: str) -> ModuleAgents | None:
+def agents_read_for(built_modules: Mapping[str, BuiltModule], module_id: str) -> ModuleAgents | None:
     """Return the agents whose recorded episodes a module learns from; None with a single agent."""
     from runner.offline.formats.selection import ModuleAgents
 
-    agents = parts[module_id].spec.agents
+    agents = built_modules[module_id].spec.agents
     if agents is None:
         return None
-    others = [agent for id_, of_other in parts.items() if id_ != module_id for agent in of_other.spec.agents or ()]
+    others = [
+        agent for id_, of_other in built_modules.items() if id_ != module_id for agent in of_other.spec.agents or ()
+    ]
     return ModuleAgents(module_id, agents, tuple(others))
 
 
-def _check_data_of(
-    config: ExperimentConfig, module_parts: BuiltModule, agents: ModuleAgents | None
-) -> RecordedSource | None:
+def _check_data_of(config: ExperimentConfig, built: BuiltModule, agents: ModuleAgents | None) -> RecordedSource | None:
     from runner.offline.training import preflight
 
-    learning = _connectors_that_learn(module_parts)
+    learning = _connectors_that_learn(built)
     if learning and ENV_RUNNERS in needs_of(config):
         what = f"{learning[0]} learns from sampled env steps, so its output for recorded steps would be outdated"
         expected = "connectors without a learned state, or a plan that learns only from Replay"
         raise ConfigError([Problem(what, "connectors.env_to_module", expected=expected)])
-    readers = _connectors_that_read_the_module(module_parts)
+    readers = _connectors_that_read_the_module(built)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} uses the module, so train batches that are made once would become outdated",
@@ -76,7 +78,7 @@ def _check_data_of(
             fix="offline.materialize_data=true keeps the data in memory instead",
         )
         raise ConfigError([problem])
-    source = preflight.check_recorded_data(config, module_parts, agents)
+    source = preflight.check_recorded_data(config, built, agents)
     if learning and (source is None or source.may_be_endless):
         reason = "only Ray can read this data" if source is None else "a function that yields episodes may never end"
         what = f"{learning[0]} must learn from all recorded observations before training, but {reason}"
@@ -86,49 +88,51 @@ def _check_data_of(
 
 
 def build_recorded_data(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], recorded: Mapping[str, RecordedSource]
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], recorded: Mapping[str, RecordedSource]
 ) -> OfflineData:
     """Make the pipelines of recorded data from the sources that `check_recorded_data` opened."""
     from runner.offline.training.data_of_modules import OfflineDataOfModules
 
-    if DEFAULT_MODULE_ID in parts and parts[DEFAULT_MODULE_ID].spec.agents is None:
-        return _build_pipeline(config, parts[DEFAULT_MODULE_ID], recorded.get(DEFAULT_MODULE_ID))
-    pipelines = {id_: _build_pipeline(config, parts[id_], source, len(recorded)) for id_, source in recorded.items()}
+    if DEFAULT_MODULE_ID in built_modules and built_modules[DEFAULT_MODULE_ID].spec.agents is None:
+        return _build_pipeline(config, built_modules[DEFAULT_MODULE_ID], recorded.get(DEFAULT_MODULE_ID))
+    pipelines = {
+        id_: _build_pipeline(config, built_modules[id_], source, len(recorded)) for id_, source in recorded.items()
+    }
     return OfflineDataOfModules(config, pipelines)
 
 
 def _build_pipeline(
-    config: ExperimentConfig, parts: BuiltModule, recorded: RecordedSource | None, num_pipelines: int = 1
+    config: ExperimentConfig, built: BuiltModule, recorded: RecordedSource | None, num_pipelines: int = 1
 ) -> OfflineData:
     from runner.offline.files.ray_data import set_up_ray_data
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.preflight import statistics_of
     from runner.offline.training.workers import ModuleBoard
 
-    readers = _connectors_that_read_the_module(parts)
+    readers = _connectors_that_read_the_module(built)
     set_up_ray_data()
     if config.offline.offline_data_class is None:
-        data = OfflineData(config, recorded, parts.spec.module_id, num_pipelines)
+        data = OfflineData(config, recorded, built.spec.module_id, num_pipelines)
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
-    if _connectors_that_learn(parts):
+    if _connectors_that_learn(built):
         assert recorded is not None  # check_recorded_data has rejected this case
-        data.shared_state = {parts.spec.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
-    data.connect(PlannedModule(config, parts.spec, data.shared_state), ModuleBoard() if readers else None)
+        data.shared_state = {built.spec.module_id: statistics_of(recorded, built.env_to_module, built.module)}
+    data.connect(PlannedModule(config, built.spec, data.shared_state), ModuleBoard() if readers else None)
     return data
 
 
-def _connectors_that_learn(parts: BuiltModule) -> list[str]:
+def _connectors_that_learn(built: BuiltModule) -> list[str]:
     """Return the classes of connectors that learn from observations and change the observations in episodes."""
-    raw = raw_filters(parts.env_to_module).values()
-    connectors = [one for one in parts.env_to_module.single_connectors() if one.shares_state]
+    raw = raw_filters(built.env_to_module).values()
+    connectors = [one for one in built.env_to_module.single_connectors() if one.shares_state]
     return [type(connector).__name__ for connector in connectors if connector not in raw]
 
 
-def _connectors_that_read_the_module(parts: BuiltModule) -> list[str]:
+def _connectors_that_read_the_module(built: BuiltModule) -> list[str]:
     return [
         type(connector).__name__
-        for connector in parts.learner.single_connectors()
+        for connector in built.learner.single_connectors()
         if Requirements.of(connector).reads_module
     ]
 
@@ -165,14 +169,14 @@ class PlannedModule:
         from runner.offline.training.workers import actor_options
 
         device = "auto" if actor_options(self.config.offline).get("num_gpus") else "cpu"
-        parts = build_module_parts(on_device(self.config, device), self.spec)
-        parts.env_to_module.freeze()
-        parts.env_to_module.set_state(self.shared_state.get(self.spec.module_id, {}))
-        columns = columns_of_learner(self.spec, parts.module)
-        return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
+        built = build_module(on_device(self.config, device), self.spec)
+        built.env_to_module.freeze()
+        built.env_to_module.set_state(self.shared_state.get(self.spec.module_id, {}))
+        columns = columns_of_learner(self.spec, built.module)
+        return PreLearnerParts(built.module, built.env_to_module, built.learner, columns)
 
 
-def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> HeldOut | None:
+def build_held_out_evaluation(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> HeldOut | None:
     """Make the evaluation on held-out data, with separate modules; None if there is no such data.
 
     Raises:
@@ -181,26 +185,26 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Buil
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
-    if has_several_agents({module_id: module_parts.spec for module_id, module_parts in parts.items()}):
-        return _build_held_out_agents(config, parts)
+    if has_several_agents({module_id: built.spec for module_id, built in built_modules.items()}):
+        return _build_held_out_agents(config, built_modules)
     from runner.offline.evaluation.held_out import HeldOutEvaluation
 
-    spec = parts[DEFAULT_MODULE_ID].spec
-    return HeldOutEvaluation(config, build_module_parts(config, spec), make_loss(spec.algorithm))
+    spec = built_modules[DEFAULT_MODULE_ID].spec
+    return HeldOutEvaluation(config, build_module(config, spec), make_loss(spec.algorithm))
 
 
-def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> HeldOutAgents:
+def _build_held_out_agents(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> HeldOutAgents:
     """Make an evaluation for each agent whose module is trained."""
     from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation, check_methods_of_agents
     from runner.offline.formats.selection import ModuleAgents
 
     check_methods_of_agents(off_policy_methods(config.evaluation))
-    every = [agent for module_parts in parts.values() for agent in module_parts.spec.agents or ()]
+    every = [agent for built in built_modules.values() for agent in built.spec.agents or ()]
     evaluations = {}
-    for module_id in config.multi_agent.trained_modules(list(parts)):
-        spec = parts[module_id].spec
+    for module_id in config.multi_agent.trained_modules(list(built_modules)):
+        spec = built_modules[module_id].spec
         for agent in spec.agents or ():
             others = tuple(other for other in every if other != agent)
-            own, loss = build_module_parts(config, spec), make_loss(spec.algorithm)
+            own, loss = build_module(config, spec), make_loss(spec.algorithm)
             evaluations[agent] = HeldOutEvaluation(config, own, loss, ModuleAgents(module_id, (agent,), others))
     return HeldOutAgents(evaluations)

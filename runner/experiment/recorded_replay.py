@@ -42,7 +42,7 @@ class RecordedReplay:
     read: tuple[str, ...]
     unread: Mapping[str, Column]
 
-    def fill(self, buffers: Mapping[str, ReplayBuffer], parts: BuiltModule) -> int:
+    def fill(self, buffers: Mapping[str, ReplayBuffer], built: BuiltModule) -> int:
         """Write all steps to the buffers and return their number.
 
         Raises:
@@ -51,7 +51,7 @@ class RecordedReplay:
         """
         num_env_steps = 0
         for block in self.source.narrowed(self.read, with_infos=False).blocks():
-            held = self._completed(with_held_observations(block, parts.env_to_module, parts.module))
+            held = self._completed(with_held_observations(block, built.env_to_module, built.module))
             num_env_steps += held.num_rows
             for name in self.buffers:
                 buffers[name].add(Rollout({DEFAULT_MODULE_ID: held}, held.num_rows))
@@ -76,7 +76,7 @@ class RecordedReplay:
         return replace(block, columns=columns | unread)
 
 
-def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> RecordedReplay | None:
+def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> RecordedReplay | None:
     """Open the recorded steps that buffers start with, or return None. Call this before learners are made.
     Raises:
         ConfigError: the data does not fit, or only Ray Data can read it.
@@ -84,11 +84,11 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, BuiltModu
     names = config.algorithm.recorded_buffers
     if not names:
         return None
-    if has_several_agents({module_id: module_parts.spec for module_id, module_parts in parts.items()}):
+    if has_several_agents({module_id: built.spec for module_id, built in built_modules.items()}):
         what = "replay buffers with several agents do not support recorded steps yet"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
-    source = check_recorded_data(config, parts).get(DEFAULT_MODULE_ID)
+    source = check_recorded_data(config, built_modules).get(DEFAULT_MODULE_ID)
     if source is None or source.may_be_endless:
         reason = (
             "only Ray Data can read this data" if source is None else "a function that yields episodes may never end"
@@ -96,8 +96,8 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, BuiltModu
         what = f"replay buffers can only start with data that this process reads, but {reason}"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
-    of_module = parts[DEFAULT_MODULE_ID]
-    sampled = first_sample(config, parts).blocks[DEFAULT_MODULE_ID].columns
+    of_module = built_modules[DEFAULT_MODULE_ID]
+    sampled = first_sample(config, built_modules).blocks[DEFAULT_MODULE_ID].columns
     needed = {OBS, ACTIONS, REWARDS, *columns_of_learner(of_module.spec, of_module.module)}
     unread = {name: column for name, column in sampled.items() if name not in needed}
     return RecordedReplay(tuple(names), source, tuple(name for name in sampled if name in needed), unread)

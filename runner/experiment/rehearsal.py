@@ -31,7 +31,7 @@ from runner.experiment.video_recording import VideoRecorder
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
-    build_module_parts,
+    build_module,
     encoding_doubts,
     join_modules,
     learner_device,
@@ -91,27 +91,27 @@ class _Rehearsal:
         config = self._config
         specs = self._try("the environment", self._make_specs) or {}
         made = {
-            module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, spec))
+            module_id: self._try(f"module {module_id} and its pipelines", partial(build_module, config, spec))
             for module_id, spec in specs.items()
         }
-        parts = {module_id: module_parts for module_id, module_parts in made.items() if module_parts is not None}
-        if not specs or len(parts) < len(specs):
+        built_modules = {module_id: built for module_id, built in made.items() if built is not None}
+        if not specs or len(built_modules) < len(specs):
             return None
-        joined = self._try("multi_agent.multi_rl_module", lambda: join_modules(config, parts))
+        joined = self._try("multi_agent.multi_rl_module", lambda: join_modules(config, built_modules))
         if joined is None:
             return None
-        parts = joined
-        self._made += [config.env.name, *_described(parts)]
-        self._warnings += encoding_doubts(parts)
+        built_modules = joined
+        self._made += [config.env.name, *_described(built_modules)]
+        self._warnings += encoding_doubts(built_modules)
         callbacks = self._try("callbacks", lambda: build_callbacks(self._given)) or Callbacks()
-        self._try("the metrics", lambda: check_metrics(config, parts, callbacks))
-        self._try("module.load_state_path", lambda: load_modules(config, parts))
+        self._try("the metrics", lambda: check_metrics(config, built_modules, callbacks))
+        self._try("module.load_state_path", lambda: load_modules(config, built_modules))
         if len(callbacks):
             self._store("callbacks", callbacks)
         self._try("a checkpoint", lambda: check_storable({"config": _settings_of(self._given)}))
         for feature in features_of(config):
-            self._try(feature.title, partial(feature.make_part, parts))
-        return parts
+            self._try(feature.title, partial(feature.make_part, built_modules))
+        return built_modules
 
     def _make_specs(self) -> dict[str, ModuleSpec]:
         """Return module id -> specification, after checking the requirements of features."""
@@ -120,11 +120,11 @@ class _Rehearsal:
             feature.check(specs)
         return specs
 
-    def _take_a_step(self, parts: Mapping[str, BuiltModule]) -> None:
-        rollout = self._try_rollout(parts)
+    def _take_a_step(self, built_modules: Mapping[str, BuiltModule]) -> None:
+        rollout = self._try_rollout(built_modules)
         if rollout is None:
             return
-        learners = self._try("the learner", lambda: build_learner_group(self._config, parts))
+        learners = self._try("the learner", lambda: build_learner_group(self._config, built_modules))
         if learners is None:
             return
         update = self._try("one update", lambda: learners.update(rollout, rollout.num_env_steps))
@@ -134,18 +134,18 @@ class _Rehearsal:
             self._store(LEARNERS, learners)
         self._made += ["one checkpoint, which was read back"] if self._stores else []
 
-    def _try_rollout(self, parts: Mapping[str, BuiltModule]) -> Rollout | None:
+    def _try_rollout(self, built_modules: Mapping[str, BuiltModule]) -> Rollout | None:
         """Return recorded, sampled or replayed env steps, as an update receives them."""
         if ENV_RUNNERS not in needs_of(self._config):
-            return self._try("the recorded data", lambda: self._read(parts))
-        sampled = self._try("one step", lambda: self._sample(parts))
+            return self._try("the recorded data", lambda: self._read(built_modules))
+        sampled = self._try("one step", lambda: self._sample(built_modules))
         if sampled is None or not self._config.algorithm.replay_buffers:
             return sampled
-        return self._try("the replay buffers", lambda: self._replay(parts, sampled))
+        return self._try("the replay buffers", lambda: self._replay(built_modules, sampled))
 
-    def _sample(self, parts: Mapping[str, BuiltModule]) -> Rollout:
-        with first_env_runner(self._config, parts) as env_runner:
-            rollout = sample_with(env_runner, parts)
+    def _sample(self, built_modules: Mapping[str, BuiltModule]) -> Rollout:
+        with first_env_runner(self._config, built_modules) as env_runner:
+            rollout = sample_with(env_runner, built_modules)
             self._store(ENV_RUNNERS, env_runner)
             return rollout
 
@@ -155,44 +155,46 @@ class _Rehearsal:
         self._try(f"a checkpoint of {name}", lambda: store_and_restore(name, part))
         self._stores &= len(self._problems) == num_problems
 
-    def _replay(self, parts: Mapping[str, BuiltModule], rollout: Rollout) -> Rollout:
+    def _replay(self, built_modules: Mapping[str, BuiltModule], rollout: Rollout) -> Rollout:
         """Store env steps in all buffers, and sample the same number from the first one."""
-        self._made += [f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, parts, rollout)]
-        if open_recorded_replay(self._config, parts) is not None:
+        self._made += [
+            f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, built_modules, rollout)
+        ]
+        if open_recorded_replay(self._config, built_modules) is not None:
             self._made.append("the first recorded steps")
-        buffers = list(build_replay_buffers(self._config, parts).values())
+        buffers = list(build_replay_buffers(self._config, built_modules).values())
         for buffer in buffers:
             buffer.add(rollout)
             self._store(REPLAY_BUFFERS, buffer)
         return buffers[0].sample(rollout.num_env_steps).rollout
 
-    def _read(self, parts: Mapping[str, BuiltModule]) -> Rollout | None:
+    def _read(self, built_modules: Mapping[str, BuiltModule]) -> Rollout | None:
         """Read the first recorded steps; return None if only Ray can read them."""
-        sources = check_recorded_data(self._config, parts)
+        sources = check_recorded_data(self._config, built_modules)
         if not sources:
             self._not_made.append("recorded data (only Ray can read it)")
             return None
         held = {
             id_: with_held_observations(
-                _first_chunks(source.first_block()), parts[id_].env_to_module, parts[id_].module
+                _first_chunks(source.first_block()), built_modules[id_].env_to_module, built_modules[id_].module
             )
             for id_, source in sources.items()
         }
         self._made.append("the first recorded steps")
         return Rollout(held, max(block.num_rows for block in held.values()))
 
-    def _try_evaluation(self, parts: Mapping[str, BuiltModule]) -> None:
+    def _try_evaluation(self, built_modules: Mapping[str, BuiltModule]) -> None:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
             told = list(self._problems)
-            sampled = self._try("one step of evaluation", lambda: first_sample(config, parts, EVALUATION))
+            sampled = self._try("one step of evaluation", lambda: first_sample(config, built_modules, EVALUATION))
             known = {problem.what for problem in told}  # from the training step, which uses the same parts
             self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
-            specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+            specs = {module_id: built.spec for module_id, built in built_modules.items()}
             self._try("evaluation.video", lambda: VideoRecorder(self._given, specs).close())
-        held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
+        held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, built_modules))
         self._made += [] if held_out is None else ["held-out data"]
 
     def _try(self, stage: str, make: Callable[[], T]) -> T | None:
@@ -228,19 +230,17 @@ def _settings_of(config: ExperimentConfig) -> dict[str, Any]:
     return {name: asdict(getattr(config, name)) for name in ("env", "module", "algorithm")}
 
 
-def _described(parts: Mapping[str, BuiltModule]) -> Iterator[str]:
-    for module_id, module_parts in parts.items():
+def _described(built_modules: Mapping[str, BuiltModule]) -> Iterator[str]:
+    for module_id, built in built_modules.items():
         name = (
-            type(module_parts.module).__name__
-            if module_parts.spec.agents is None
-            else f"{module_id}: {type(module_parts.module).__name__}"
+            type(built.module).__name__ if built.spec.agents is None else f"{module_id}: {type(built.module).__name__}"
         )
-        num_parameters = sum(parameter.numel() for parameter in module_parts.module.parameters())
+        num_parameters = sum(parameter.numel() for parameter in built.module.parameters())
         yield f"{name} ({num_parameters:,} parameters) and its pipelines"
-    together = next(iter(parts.values())).together
+    together = next(iter(built_modules.values())).together
     if together is not None:
         num_parameters = sum(parameter.numel() for parameter in together.parameters())
-        yield f"{type(together).__name__} of {', '.join(parts)} ({num_parameters:,} parameters in all)"
+        yield f"{type(together).__name__} of {', '.join(built_modules)} ({num_parameters:,} parameters in all)"
 
 
 def _first_chunks(block: ColumnBlock) -> ColumnBlock:

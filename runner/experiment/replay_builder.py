@@ -21,7 +21,7 @@ from runner.streams import random_stream
 
 
 def build_replay_buffers(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], may_be_remote: bool = False
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], may_be_remote: bool = False
 ) -> dict[str, ReplayBuffer]:
     """Make the buffers of `algorithm.replay_buffers` by name, each with its own random stream.
 
@@ -47,7 +47,7 @@ def build_replay_buffers(
             raise ConfigError([Problem(what, key, str(arguments))]) from error
         problems = [
             problem
-            for of_module in parts.values()
+            for of_module in built_modules.values()
             for problem in _misfits(key, buffer, of_module, config.learners.num_learners)
         ]
         if problems:
@@ -57,7 +57,7 @@ def build_replay_buffers(
             buffer.use_judge(_goal_judge(config, key))
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
         buffer.use_lookback(
-            {module_id: of_module.learner.requires.num_lookback for module_id, of_module in parts.items()}
+            {module_id: of_module.learner.requires.num_lookback for module_id, of_module in built_modules.items()}
         )
     return buffers
 
@@ -89,14 +89,14 @@ def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
     return ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, expected)])
 
 
-def _misfits(key: str, buffer: ReplayBuffer, parts: BuiltModule, num_learners: int) -> Iterator[Problem]:
+def _misfits(key: str, buffer: ReplayBuffer, built: BuiltModule, num_learners: int) -> Iterator[Problem]:
     """Yield the conflicts between the data that a module needs and the data that a buffer returns."""
-    module_id, is_stateful = parts.spec.module_id, parts.module.is_stateful
-    longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.spec.module.max_seq_len
-    if parts.learner.requires.needs_other_agents and buffer.env_steps is None:
+    module_id, is_stateful = built.spec.module_id, built.module.is_stateful
+    longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, built.spec.module.max_seq_len
+    if built.learner.requires.needs_other_agents and buffer.env_steps is None:
         what = f"a learner connector of module {module_id} reads other agents, but agents are replayed independently"
         yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
-    if buffer.env_steps is not None and parts.spec.agents is None:
+    if buffer.env_steps is not None and built.spec.agents is None:
         what = "replay_mode `lockstep` needs several agents, but this environment has one"
         yield Problem(what, f"{key}.replay_mode", "lockstep", "independent")
     if is_stateful and buffer.n_step != (1, 1):

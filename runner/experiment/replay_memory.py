@@ -12,7 +12,7 @@ from runner.episodes.columns import Rollout
 from runner.experiment.first_sample import first_sample, reduced
 from runner.experiment.machine_memory import available_memory
 from runner.experiment.replay_builder import build_replay_buffers
-from runner.module_building import BuiltModule, build_parts
+from runner.module_building import BuiltModule, build_modules
 from runner.tracking.headline import bytes_text
 
 # The remaining memory is for the learner, env runners in this process, and checkpoints.
@@ -54,17 +54,17 @@ def check_replay_memory(config: ExperimentConfig) -> None:
         RunFailure: the environment failed in its first steps.
     """
     if config.algorithm.replay_buffers:
-        measure_replay(config, build_parts(reduced(config)))
+        measure_replay(config, build_modules(reduced(config)))
 
 
 def measure_replay(
-    config: ExperimentConfig, parts: Mapping[str, BuiltModule], rollout: Rollout | None = None
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], rollout: Rollout | None = None
 ) -> list[BufferMemory]:
     """Compute the memory of each full buffer from the columns of the first env steps, without allocating it.
 
     Args:
         config: configuration of the run.
-        parts: module id -> network and pipelines.
+        built_modules: module id -> network and pipelines.
         rollout: some env steps, or None to sample a few if there are buffers.
 
     Raises:
@@ -72,10 +72,10 @@ def measure_replay(
             memory.
         RunFailure: the environment failed in its first steps.
     """
-    buffers = build_replay_buffers(config, parts)
+    buffers = build_replay_buffers(config, built_modules)
     if not buffers:
         return []
-    rollout = first_sample(config, parts) if rollout is None else rollout
+    rollout = first_sample(config, built_modules) if rollout is None else rollout
     measured = []
     for name, buffer in buffers.items():
         stored = modules_stored_in(name, config, list(rollout.blocks))

@@ -101,7 +101,7 @@ class Trainer:
         run = build_run(config, self.callbacks, self.notes, recorded_role, loads_modules, run_dir)
         self.parts, self._plan, self.context, self._resources = run.parts, run.plan, run.plan.context, run.resources
         self._evaluations, self.evaluator = run.evaluations, run.evaluations.evaluator
-        self._module_parts, self.loaded_modules = run.module_parts, run.loaded_modules
+        self._built_modules, self.loaded_modules = run.built_modules, run.loaded_modules
         self.addresses, self.replay_memory = run.addresses, run.replay_memory
         self._inputs, self._recorder = run.inputs, run.recorder
         composed = None if provenance is None else provenance.composed
@@ -301,7 +301,7 @@ class Trainer:
     @property
     def module_specs(self) -> list[ModuleSpec]:
         """The specification of each module: its agents, spaces and configuration blocks."""
-        return [module_parts.spec for module_parts in self._module_parts.values()]
+        return [built.spec for built in self._built_modules.values()]
 
     @property
     def plan(self) -> ShownPlan:
@@ -314,17 +314,17 @@ class Trainer:
         Raises:
             UserError: the module does not exist.
         """
-        if module_id not in self._module_parts:
-            nearest = nearest_match(module_id, list(self._module_parts))
+        if module_id not in self._built_modules:
+            nearest = nearest_match(module_id, list(self._built_modules))
             problem = Problem(
                 f"{module_id} is not a module of this run",
                 "Trainer.pipelines",
                 module_id,
-                ", ".join(self._module_parts),
+                ", ".join(self._built_modules),
                 nearest,
             )
             raise UserError(problem.render_alone())
-        parts = self._module_parts[module_id]
+        parts = self._built_modules[module_id]
         return ShownPipelines(parts.env_to_module, parts.module_to_env, parts.learner)
 
     def data_sets(self) -> list[DataSet]:

@@ -1,16 +1,7 @@
 """The modules of an experiment: their agents, spaces, networks and pipelines."""
 
-from runner.module_building.construction import (
-    build_acting_parts,
-    build_module_parts,
-    learner_device,
-    make_connector,
-    on_device,
-)
-from runner.module_building.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
-from runner.module_building.module_spec import ModuleSpec, has_several_agents, make_module_specs
 from runner.module_building.built_module import (
-    ActingModule,
+    BuiltActingModule,
     BuiltModule,
     encoding_doubts,
     lookback_of,
@@ -19,15 +10,24 @@ from runner.module_building.built_module import (
     weights_by_module,
     weights_of,
 )
+from runner.module_building.construction import (
+    build_acting_module,
+    build_module,
+    learner_device,
+    make_connector,
+    on_device,
+)
+from runner.module_building.joined_modules import build_acting_modules, build_modules, check_acts_alone, join_modules
+from runner.module_building.module_spec import ModuleSpec, has_several_agents, make_module_specs
 
 __all__ = [
-    "ActingModule",
+    "BuiltActingModule",
     "BuiltModule",
     "ModuleSpec",
-    "build_acting_parts",
-    "build_joined_acting_parts",
-    "build_module_parts",
-    "build_parts",
+    "build_acting_module",
+    "build_acting_modules",
+    "build_module",
+    "build_modules",
     "check_acts_alone",
     "encoding_doubts",
     "has_several_agents",

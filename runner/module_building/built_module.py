@@ -1,4 +1,4 @@
-"""The parts of a module: its network and the pipelines around it."""
+"""Modules with the pipelines around them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipel
 
 
 @dataclass(frozen=True)
-class ActingModule:
+class BuiltActingModule:
     """A module and the pipelines around it.
 
     Attributes:
@@ -35,68 +35,68 @@ class ActingModule:
 
 
 @dataclass(frozen=True)
-class BuiltModule(ActingModule):
-    """All parts of a module, checked against each other and against the loss."""
+class BuiltModule(BuiltActingModule):
+    """A module with all of its pipelines, checked against each other and against the loss."""
 
     learner: LearnerConnectorPipeline
 
 
-def networks_of(parts: Mapping[str, ActingModule]) -> dict[str, RLModule | MultiRLModule]:
+def networks_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, RLModule | MultiRLModule]:
     """Return the networks whose parameters are sent as one vector each: the modules by id, or all modules joined."""
-    together = next(iter(parts.values())).together
+    together = next(iter(built_modules.values())).together
     if together is not None:
         return {ALL_MODULES: together}
-    return {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    return {module_id: built.module for module_id, built in built_modules.items()}
 
 
-def weights_of(parts: Mapping[str, ActingModule]) -> dict[str, npt.NDArray[np.float32]]:
+def weights_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, npt.NDArray[np.float32]]:
     """Return the parameters of a run's modules in the form that env runners expect."""
-    return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
+    return {key: FlatParameters(network).to_numpy() for key, network in networks_of(built_modules).items()}
 
 
 def weights_by_module(
-    parts: Mapping[str, ActingModule], weights: Mapping[str, npt.NDArray[np.float32]]
+    built_modules: Mapping[str, BuiltActingModule], weights: Mapping[str, npt.NDArray[np.float32]]
 ) -> Mapping[str, npt.NDArray[np.float32]]:
-    """Split the parameters of a run by module. If `parts` are evaluated together, their MultiRLModule
+    """Split the parameters of a run by module. If `built_modules` are evaluated together, their MultiRLModule
     is loaded with the parameters.
     """
-    together = next(iter(parts.values())).together
+    together = next(iter(built_modules.values())).together
     if together is None:
         return weights
     FlatParameters(together).load(weights[ALL_MODULES])
     return {module_id: flat_values(module) for module_id, module in together.items()}
 
 
-def encoding_doubts(parts: Mapping[str, ActingModule]) -> list[str]:
+def encoding_doubts(built_modules: Mapping[str, BuiltActingModule]) -> list[str]:
     """Return distinct warnings about observations whose layout or image scale is ambiguous."""
     doubts = {
-        doubt if module_parts.spec.agents is None else f"{module_id}: {doubt}": None
-        for module_id, module_parts in parts.items()
-        for encoder in module_parts.module.modules()
+        doubt if built.spec.agents is None else f"{module_id}: {doubt}": None
+        for module_id, built in built_modules.items()
+        for encoder in built.module.modules()
         if isinstance(encoder, ObservationEncoder)
         for doubt in encoder.doubts
     }
     return list(doubts)
 
 
-def reported_metrics(config: ExperimentConfig, parts: Mapping[str, BuiltModule]) -> dict[str, str]:
+def reported_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> dict[str, str]:
     """Return metric -> meaning for all metrics that connectors report, except in learner pipelines of modules that are
     not updated.
     """
-    trained = config.multi_agent.trained_modules(list(parts))
+    trained = config.multi_agent.trained_modules(list(built_modules))
     names: dict[str, str] = {}
-    for module_id, of_module in parts.items():
+    for module_id, of_module in built_modules.items():
         learner = [of_module.learner] if module_id in trained else []
         for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
             names |= pipeline.reported_metrics(module_id)
     return names
 
 
-def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingModule]) -> int:
+def lookback_of(config: ExperimentConfig, built_modules: Mapping[str, BuiltActingModule]) -> int:
     """Return the number of past steps that episodes keep: the configured number, or more if a connector needs more."""
     needed = [
         pipeline.requires.num_lookback
-        for module_parts in parts.values()
-        for pipeline in (module_parts.env_to_module, module_parts.module_to_env)
+        for built in built_modules.values()
+        for pipeline in (built.env_to_module, built.module_to_env)
     ]
     return max(config.env_runners.episode_lookback_horizon, *needed)

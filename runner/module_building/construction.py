@@ -19,9 +19,9 @@ from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, 
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.loss import Loss, find_misfit
+from runner.module_building.built_module import BuiltActingModule, BuiltModule
 from runner.module_building.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
 from runner.module_building.module_spec import ModuleSpec
-from runner.module_building.built_module import ActingModule, BuiltModule
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, Connector
@@ -37,7 +37,7 @@ from runner.streams import integer_seed, random_stream
 _CPU = torch.device("cpu")
 
 
-def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingModule:
+def build_acting_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltActingModule:
     """Make the module and the pipelines of an env runner.
 
     Raises:
@@ -68,31 +68,31 @@ def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingModu
     check_reads(module.inputs, env_to_module.check_order(()), f"module {spec.module._target_}", "env_to_module")
     acted = {*module_to_env.check_order(module.outputs), *module_to_env.requires.writes_per_fragment}
     recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
-    return ActingModule(spec, module, env_to_module, module_to_env, recorded)
+    return BuiltActingModule(spec, module, env_to_module, module_to_env, recorded)
 
 
-def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
-    """Make the module on the learner's device, with its three pipelines; raises the errors of `build_acting_parts`."""
-    acting_parts = build_acting_parts(config, spec)
+def build_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
+    """Make the module on the learner's device, with its three pipelines; raises the errors of `build_acting_module`."""
+    acting = build_acting_module(config, spec)
     device = learner_device(config)
     loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
     with _errors_of(spec):
         learner = learner_pipeline(
-            acting_parts.env_to_module.held_observation_space,
-            acting_parts.module_to_env.action_space,
+            acting.env_to_module.held_observation_space,
+            acting.module_to_env.action_space,
             device,
             _edits(config, spec, "learner"),
             make_connector,
-            (*acting_parts.recorded, *(REPLAYED if is_replayed(spec.module_id, config) else ())),
-            spec.module.max_seq_len if acting_parts.module.is_stateful else None,
+            (*acting.recorded, *(REPLAYED if is_replayed(spec.module_id, config) else ())),
+            spec.module.max_seq_len if acting.module.is_stateful else None,
             # Steps that were not replayed are single steps, and all have the same weight.
             {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
         )
-    misfit = find_misfit(loss, acting_parts.module, spec.algorithm)
+    misfit = find_misfit(loss, acting.module, spec.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
-    module = acting_parts.module
+    module = acting.module
     if _is_checked(config, module):
         needs = {
             type(connector).__name__: Requirements.of(connector).needs for connector in learner.single_connectors()
@@ -103,19 +103,19 @@ def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModul
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
     check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
-    _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
+    _check_same_observations(acting, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
-    acting_parts.module.to(device)
-    return BuiltModule(**vars(acting_parts), learner=learner)
+    acting.module.to(device)
+    return BuiltModule(**vars(acting), learner=learner)
 
 
-def _check_same_observations(acting_parts: ActingModule, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+def _check_same_observations(acting: BuiltActingModule, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
     unmatched = find_unmatched_connector(
-        acting_parts.env_to_module.single_connectors(), learner.single_connectors(), may_augment
+        acting.env_to_module.single_connectors(), learner.single_connectors(), may_augment
     )
     if unmatched is not None:
         raise ConfigError([unmatched])
-    acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
+    acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
     if acts_on != learns_on:
         problem = Problem(
             "the module would learn from different observations than it acts on",

@@ -14,27 +14,27 @@ from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
-from runner.module_building.construction import build_acting_parts, build_module_parts, check_reads
+from runner.module_building.built_module import BuiltActingModule, BuiltModule
+from runner.module_building.construction import build_acting_module, build_module, check_reads
 from runner.module_building.module_spec import ModuleSpec, make_module_specs
-from runner.module_building.built_module import ActingModule, BuiltModule
 from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
 from runner.pipelines.requirements import Requirements
 from runner.streams import integer_seed
 
 Space = gym.Space[Any]
-P = TypeVar("P", bound="ActingModule")
+P = TypeVar("P", bound="BuiltActingModule")
 
 
-def build_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, BuiltModule]:
+def build_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, BuiltModule]:
     """Make the network and the pipelines of each module, by id; make `specs` first if they are not given."""
     specs = make_module_specs(config) if specs is None else specs
-    return join_modules(config, {module_id: build_module_parts(config, spec) for module_id, spec in specs.items()})
+    return join_modules(config, {module_id: build_module(config, spec) for module_id, spec in specs.items()})
 
 
-def build_joined_acting_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ActingModule]:
+def build_acting_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, BuiltActingModule]:
     """Make the network of each module and the pipelines of an env runner, by id."""
-    return join_modules(config, {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()})
+    return join_modules(config, {module_id: build_acting_module(config, spec) for module_id, spec in specs.items()})
 
 
 def check_acts_alone(config: ExperimentConfig, use: str) -> None:
@@ -60,9 +60,9 @@ def check_acts_alone(config: ExperimentConfig, use: str) -> None:
 
 
 @default_settings()
-def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
+def join_modules(config: ExperimentConfig, built_modules: Mapping[str, P]) -> dict[str, P]:
     """Pass the agents to connectors, and join the modules to the `MultiRLModule` of the configuration, if it names one.
-    Return the parts with the joined modules.
+    Return the modules, joined.
 
     The weights depend on the run's seed only, as for single modules. Parameters that only untrained modules use
     are frozen.
@@ -71,42 +71,44 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
         ConfigError: the `MultiRLModule` cannot be created, or does not match the algorithm or the learner pipelines; or
             a connector needs other agents, but there is only one.
     """
-    spaces = _give_agents(parts)
+    spaces = _give_agents(built_modules)
     block = config.multi_agent.multi_rl_module
     if not block:
-        return dict(parts)
+        return dict(built_modules)
     where, path = "multi_agent.multi_rl_module", str(block["_target_"])
     positional, arguments = made_arguments(block, where)
     joined_class = import_target(path, where, MultiRLModule)
-    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    modules = {module_id: built.module for module_id, built in built_modules.items()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(config.seed, "multi_rl_module"))
         try:
             together: MultiRLModule = joined_class(modules, *positional, **arguments)
-            together.use_agents(_run_agents(config, parts, spaces))
+            together.use_agents(_run_agents(config, built_modules, spaces))
         except ChoiceError as error:
             raise ConfigError([error.problem(where)]) from error
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where, path)]) from error
-    together.freeze_untrained(config.multi_agent.trained_modules(list(parts)))
+    together.freeze_untrained(config.multi_agent.trained_modules(list(built_modules)))
     together.to(next(next(iter(modules.values())).parameters()).device)
-    _check_joined(config, together, parts)
-    return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}
+    _check_joined(config, together, built_modules)
+    return {module_id: replace(built, together=together) for module_id, built in built_modules.items()}
 
 
-def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingModule], spaces: Mapping[str, Space]) -> RunAgents:
-    spec = next(iter(parts.values())).spec
+def _run_agents(
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltActingModule], spaces: Mapping[str, Space]
+) -> RunAgents:
+    spec = next(iter(built_modules.values())).spec
     return RunAgents(spaces, agents_of_teams(config.multi_agent.teams, list(spaces)), spec.state_space)
 
 
-def _give_agents(parts: Mapping[str, ActingModule]) -> dict[str, Space]:
+def _give_agents(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, Space]:
     """Pass the agents to connectors; return agent id -> space of the observations in its episodes."""
     spaces = {
         agent: of_module.env_to_module.held_observation_space
-        for of_module in parts.values()
+        for of_module in built_modules.values()
         for agent in of_module.spec.agents or ()
     }
-    for of_module in parts.values():
+    for of_module in built_modules.values():
         learner = [of_module.learner] if isinstance(of_module, BuiltModule) else []
         for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
             if spaces:
@@ -123,14 +125,16 @@ def _give_agents(parts: Mapping[str, ActingModule]) -> dict[str, Space]:
     return spaces
 
 
-def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingModule]) -> None:
+def _check_joined(
+    config: ExperimentConfig, together: MultiRLModule, built_modules: Mapping[str, BuiltActingModule]
+) -> None:
     name, optimizers = type(together).__name__, list(config.algorithm.optimizers)
     groups = list(together.parameter_groups())
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
         what = f"the parameter groups of {name} do not match the optimisers of the algorithm"
         expected = ", ".join(optimizers)
         raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), expected)])
-    for module_id, module_parts in parts.items():
-        if isinstance(module_parts, BuiltModule):
-            available = module_parts.learner.check_order(())
+    for module_id, built in built_modules.items():
+        if isinstance(built, BuiltModule):
+            available = built.learner.check_order(())
             check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner_pipeline")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.spaces import space_to_dict
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import NestedDistribution, distribution_for
 from runner.modules.gaussian import SquashedGaussian
@@ -42,9 +42,9 @@ class Manifest:
     content: Json
 
     @classmethod
-    def of(cls, graph: PolicyGraph, parts: ActingModule, config: ExperimentConfig) -> Manifest:
+    def of(cls, graph: PolicyGraph, built: BuiltActingModule, config: ExperimentConfig) -> Manifest:
         """Return the manifest of a module of an experiment."""
-        spec, module = parts.spec, graph.module
+        spec, module = built.spec, graph.module
         return cls(
             {
                 "format_version": FORMAT_VERSION,
@@ -59,7 +59,7 @@ class Manifest:
                 "distribution": describe_distribution(
                     module.action_dist, acting_space(spec.action_space, config.env.normalize_actions)
                 ),
-                "action_scaling": describe_scaling(parts, spec.action_space),
+                "action_scaling": describe_scaling(built, spec.action_space),
                 "statistics": {},
                 "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
             }
@@ -133,9 +133,9 @@ def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
     return [high - low + 1 for low, high in zip(lows, highs, strict=True)], lows
 
 
-def describe_scaling(parts: ActingModule, action_space: gym.Space[Any]) -> Json | None:
+def describe_scaling(built: BuiltActingModule, action_space: gym.Space[Any]) -> Json | None:
     """Return the map from the module's actions to the environment's, or None if custom connectors compute it."""
-    graphs = [graph for graph in (connector.to_graph() for connector in parts.module_to_env) if graph is not None]
+    graphs = [graph for graph in (connector.to_graph() for connector in built.module_to_env) if graph is not None]
     known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)
     if not all(type(graph) in known for graph in graphs):
         return None

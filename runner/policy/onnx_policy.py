@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.policy.manifest import METADATA_KEY, Manifest
 from runner.policy.policy_graph import PolicyGraph
 
@@ -158,14 +158,14 @@ class OnnxPolicy:
         }
 
     @classmethod
-    def of_parts(cls, parts: ActingModule, config: ExperimentConfig) -> OnnxPolicy:
+    def of_module(cls, built: BuiltActingModule, config: ExperimentConfig) -> OnnxPolicy:
         """Export the module of an experiment; takes seconds.
 
         Raises:
             ConfigError: a connector or the module cannot be exported; names it.
         """
-        graph = PolicyGraph(parts)
-        return cls(graph, trace_onnx(graph), Manifest.of(graph, parts, config))
+        graph = PolicyGraph(built)
+        return cls(graph, trace_onnx(graph), Manifest.of(graph, built, config))
 
     def to_bytes(
         self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], weights_seq_no: int | None = None

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.episodes.spaces import leaf_spaces
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.action_distribution import torch_dtype
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
@@ -165,7 +165,7 @@ class PolicyGraph(nn.Module):
     Its variables are the module's parameters and float buffers, and the statistics of connectors.
 
     Args:
-        parts: the parts of the module.
+        built: module with its pipelines.
 
     Attributes:
         inputs, outputs: ports of the graph, in order.
@@ -174,12 +174,12 @@ class PolicyGraph(nn.Module):
         ConfigError: a connector cannot be exported; names it.
     """
 
-    def __init__(self, parts: ActingModule) -> None:
+    def __init__(self, built: BuiltActingModule) -> None:
         super().__init__()
-        self._parts = (parts,)  # a tuple, so that nn.Module does not register it
-        self.env_to_module: PipelineGraph = parts.env_to_module.to_graph()
-        self.module: RLModule = copy.deepcopy(parts.module).cpu().eval()
-        self.module_to_env: PipelineGraph = parts.module_to_env.to_graph()
+        self._built = (built,)  # a tuple, so that nn.Module does not register it
+        self.env_to_module: PipelineGraph = built.env_to_module.to_graph()
+        self.module: RLModule = copy.deepcopy(built.module).cpu().eval()
+        self.module_to_env: PipelineGraph = built.module_to_env.to_graph()
         self._weights = FlatParameters(self.module)
         self._acts_differently = type(self.module).forward_inference is not RLModule.forward_inference
         initial_state = self.module.get_initial_state()
@@ -193,8 +193,8 @@ class PolicyGraph(nn.Module):
     # -- inputs and outputs ------------------------------------------------------------------------------------------
 
     def _find_inputs(self) -> list[Port]:
-        (parts,) = self._parts
-        ports = leaf_ports("obs", "obs", parts.spec.observation_space)
+        (built,) = self._built
+        ports = leaf_ports("obs", "obs", built.spec.observation_space)
         for port in state_ports(_STATE_IN, self._module_state):
             ports.append(_with_next(port))
         for name, remembered in self._memory().items():
@@ -205,8 +205,8 @@ class PolicyGraph(nn.Module):
         return ports
 
     def _find_outputs(self, example: Mapping[str, Tensor]) -> list[Port]:
-        (parts,) = self._parts
-        actions = leaf_ports("actions", "actions", parts.spec.action_space)
+        (built,) = self._built
+        actions = leaf_ports("actions", "actions", built.spec.action_space)
         inputs = Port(ACTION_DIST_INPUTS, ACTION_DIST_INPUTS, "float32", tuple(example[ACTION_DIST_INPUTS].shape[1:]))
         states = [
             Port(str(port.next_from), "state", port.dtype, port.shape, port.path)
@@ -238,9 +238,9 @@ class PolicyGraph(nn.Module):
             return self._compute(inputs)
 
     def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        (parts,) = self._parts
+        (built,) = self._built
         self.env_to_module.entered = self.module_to_env.entered = ""
-        obs = rebuild(parts.spec.observation_space, lambda path: inputs[join("obs", path)])
+        obs = rebuild(built.spec.observation_space, lambda path: inputs[join("obs", path)])
         module_state = rebuild(self._module_state, lambda path: inputs[join(_STATE_IN, path)])
         past = {name: self._remembered(name, one, inputs) for name, one in self._memory().items()}
         step = Step(obs, self.module, module_state, past)
@@ -256,9 +256,9 @@ class PolicyGraph(nn.Module):
         return rebuild(one.initial, lambda path: inputs[join(f"{_STATE_IN}/{name}", path)])
 
     def _outputs_of(self, actions: Any, acted: Mapping[str, Any], remembered: Mapping[str, Any]) -> dict[str, Tensor]:
-        (parts,) = self._parts
+        (built,) = self._built
         outputs: dict[str, Tensor] = {}
-        for port in leaf_ports("actions", "actions", parts.spec.action_space):
+        for port in leaf_ports("actions", "actions", built.spec.action_space):
             outputs[port.name] = _at(actions, port.path).to(dtype_in_graph(port))
         outputs[ACTION_DIST_INPUTS] = acted[ACTION_DIST_INPUTS]
         for port in state_ports(_STATE_OUT, self._module_state):
@@ -304,9 +304,9 @@ class PolicyGraph(nn.Module):
                 yield f"{role}.{name}", graph.get_buffer(name)
 
     def _pipelines(self) -> Iterator[tuple[str, PipelineGraph, dict[str, Any]]]:
-        (parts,) = self._parts
+        (built,) = self._built
         for role in ("env_to_module", "module_to_env"):
-            yield role, getattr(self, role), getattr(parts, role).get_state()
+            yield role, getattr(self, role), getattr(built, role).get_state()
 
     def places(self) -> dict[str, slice]:
         """Name of a parameter -> its slice of the vector of `FlatParameters`."""

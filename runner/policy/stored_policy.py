@@ -21,7 +21,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
-from runner.module_building import ActingModule, build_acting_parts, check_acts_alone, make_module_specs
+from runner.module_building import BuiltActingModule, build_acting_module, check_acts_alone, make_module_specs
 from runner.modules.flat_parameters import FlatParameters, check_same_network
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
@@ -36,26 +36,26 @@ _HUGE = 1e6
 
 
 class ReferencePolicy:
-    """Acts greedily in B episodes together, with copies of the parts.
+    """Acts greedily in B episodes together, with a copy of the module.
 
     Args:
-        parts: the parts of the module.
+        built: module with its pipelines.
         weights: parameters (P,).
         shared_state: connector name -> state.
         num_rows: B.
     """
 
     def __init__(
-        self, parts: ActingModule, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], num_rows: int
+        self, built: BuiltActingModule, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], num_rows: int
     ) -> None:
-        parts = copy.deepcopy(parts)
-        self._module = parts.module.cpu().eval()
-        self._env_to_module, self._module_to_env = parts.env_to_module, parts.module_to_env
+        built = copy.deepcopy(built)
+        self._module = built.module.cpu().eval()
+        self._env_to_module, self._module_to_env = built.env_to_module, built.module_to_env
         self._env_to_module.freeze()
         self._env_to_module.set_state(shared_state)
         FlatParameters(self._module).load(weights)
         lookback = max(one.requires.num_lookback for one in (self._env_to_module, self._module_to_env))
-        blanks = blank_item(parts.spec.observation_space), blank_item(self._module.action_space)
+        blanks = blank_item(built.spec.observation_space), blank_item(self._module.action_space)
         self._episodes = LockStepRows(num_rows, *blanks, "reference", lookback)
         self._is_first = True
         self._outputs: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _moderate(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def largest_difference(
     policy: LocalPolicy,
-    parts: ActingModule,
+    built: BuiltActingModule,
     weights: npt.NDArray[np.float32],
     shared_state: Mapping[str, Any],
     num_rows: int = 64,
@@ -127,15 +127,15 @@ def largest_difference(
 
     Args:
         policy: the file with these parameters.
-        parts, weights, shared_state: parts and state of the policy.
+        built, weights, shared_state: module and state of the policy.
         num_rows: B.
         num_steps: length of each episode.
 
     Returns:
         The largest difference of `action_dist_inputs` and `actions`, relative for values beyond 1.
     """
-    reference = ReferencePolicy(parts, weights, shared_state, num_rows)
-    space = copy.deepcopy(parts.spec.observation_space)
+    reference = ReferencePolicy(built, weights, shared_state, num_rows)
+    space = copy.deepcopy(built.spec.observation_space)
     space.seed(0)
     stream = np.random.default_rng(0)
     state: dict[str, Any] | None = None
@@ -166,13 +166,13 @@ class StoredPolicy:
     """A module of a checkpoint.
 
     Attributes:
-        parts: parts with the checkpoint's parameters.
+        built: module with the checkpoint's parameters.
         weights: these parameters (P,).
         shared_state: connector name -> state.
     """
 
     config: ExperimentConfig
-    parts: ActingModule
+    built: BuiltActingModule
     weights: npt.NDArray[np.float32]
     shared_state: Mapping[str, Any]
 
@@ -193,32 +193,32 @@ class StoredPolicy:
         specs = make_module_specs(config)
         spec = specs[_chosen(module_id, list(specs))]
         check_acts_alone(config, "be exported")
-        parts = build_acting_parts(config, spec)
+        built = build_acting_module(config, spec)
         state, _ = load_checkpoint(checkpoint)
         with naming_checkpoint(checkpoint):
             values = parameters_by_module(state["learners"]["learners"])[spec.module_id]
-            check_same_network(parts.module, values)
-            parts.module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in values.items()})
+            check_same_network(built.module, values)
+            built.module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in values.items()})
             shared_state = shared_state_in(state).get(spec.module_id, {})
-        return cls(config, parts, FlatParameters(parts.module).to_numpy(), shared_state)
+        return cls(config, built, FlatParameters(built.module).to_numpy(), shared_state)
 
     def to_onnx(self) -> ExportedPolicy:
         """Export as ONNX; raises the errors of `checked`, and ConfigError if the policy cannot be exported."""
-        policy = OnnxPolicy.of_parts(self.parts, self.config)
+        policy = OnnxPolicy.of_module(self.built, self.config)
         content = policy.to_bytes(self.weights, self.shared_state)
         return self._checked(content, policy.manifest, LocalPolicy(content))
 
     def to_pt2(self) -> ExportedPolicy:
         """Export as a torch program; raises the errors of `to_onnx`."""
-        graph = PolicyGraph(self.parts)
+        graph = PolicyGraph(self.built)
         graph.load(self.weights, self.shared_state)
-        manifest = Manifest.of(graph, self.parts, self.config).updated(None, graph.statistics(self.shared_state))
+        manifest = Manifest.of(graph, self.built, self.config).updated(None, graph.statistics(self.shared_state))
         content = save_pt2(graph, manifest.to_json())
         return self._checked(content, manifest, ProgramPolicy(content))
 
     def _checked(self, content: bytes, manifest: Manifest, policy: LocalPolicy) -> ExportedPolicy:
         difference = largest_difference(
-            policy, self.parts, self.weights, self.shared_state, _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS
+            policy, self.built, self.weights, self.shared_state, _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS
         )
         if not difference <= _LARGEST_DIFFERENCE:
             problem = Problem(

@@ -13,7 +13,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes.spaces import space_to_dict
-from runner.module_building import ActingModule, ModuleSpec, build_acting_parts, lookback_of
+from runner.module_building import BuiltActingModule, ModuleSpec, build_acting_module, lookback_of
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import SampledEnvEpisodes
@@ -49,25 +49,25 @@ def build_external_env_runner(
         is_recording: whether samples contain the data that recording needs.
     """
     num_runners = max(1, config.env_runners.min_env_runners)  # the number is fixed
-    acting_parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
-    num_lookback = lookback_of(config, acting_parts)
-    for module_id, parts in acting_parts.items():
-        _place(parts, module_id, identity, num_runners)
+    built_modules = {module_id: build_acting_module(config, spec) for module_id, spec in specs.items()}
+    num_lookback = lookback_of(config, built_modules)
+    for module_id, built in built_modules.items():
+        _place(built, module_id, identity, num_runners)
     versions = Versions(config.rllink.num_kept_weights, _file_makers(config, specs))
     intakes = {
         module_id: ModuleIntake(
-            build_acting_parts(config, spec), build_acting_parts(config, spec), versions, num_lookback
+            build_acting_module(config, spec), build_acting_module(config, spec), versions, num_lookback
         )
         for module_id, spec in specs.items()
     }
-    agents = _agents(config, specs, acting_parts)
+    agents = _agents(config, specs, built_modules)
     judges = ClientJudges(config)
     service = Service(
         config.rllink,
-        _description(config, acting_parts, num_runners),
+        _description(config, built_modules, num_runners),
         agents,
         versions,
-        {module_id: ModuleInference(parts, num_lookback) for module_id, parts in acting_parts.items()},
+        {module_id: ModuleInference(built, num_lookback) for module_id, built in built_modules.items()},
         _journal(config, identity, journal_dir),
         tasks,
         judges.bound,
@@ -75,17 +75,17 @@ def build_external_env_runner(
     env_episodes = SampledEnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
     listeners = _listeners(config, specs, identity, service, is_recording)
     server = _serve(config, service, identity.index)  # last, because it listens until it is closed
-    return ExternalEnvRunner(server, acting_parts, intakes, env_episodes, judges, listeners)
+    return ExternalEnvRunner(server, built_modules, intakes, env_episodes, judges, listeners)
 
 
-def _place(parts: ActingModule, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
+def _place(built: BuiltActingModule, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
     """Give the pipelines their random streams and the index of the env runner."""
-    pipelines = parts.env_to_module, parts.module_to_env
+    pipelines = built.env_to_module, built.module_to_env
     identity.give_streams(pipelines, module_id)
     for pipeline in pipelines:
         pipeline.use_env_runner(identity.index, num_runners)
-    if parts.spec.agents is not None:
-        parts.module_to_env.remove("ModuleToAgentUnmapping")
+    if built.spec.agents is not None:
+        built.module_to_env.remove("ModuleToAgentUnmapping")
 
 
 def _file_makers(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, dict[str, FileMaker]]:
@@ -128,19 +128,19 @@ def _serve(config: ExperimentConfig, service: Service, index: int) -> Server:
 
 
 def _agents(
-    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], acting_parts: Mapping[str, ActingModule]
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], built_modules: Mapping[str, BuiltActingModule]
 ) -> dict[str | None, AgentSpaces]:
     """Return agent id -> spaces, with the key None in runs with a single agent."""
     refusing, action_checks = _observation_checks(config, specs, "error"), _action_checks(config, specs)
     return {
-        agent: _agent_spaces(parts, refusing.get(module_id), action_checks.get(module_id))
-        for module_id, parts in acting_parts.items()
-        for agent in _agents_of(parts)
+        agent: _agent_spaces(built, refusing.get(module_id), action_checks.get(module_id))
+        for module_id, built in built_modules.items()
+        for agent in _agents_of(built)
     }
 
 
-def _agents_of(parts: ActingModule) -> Sequence[str | None]:
-    return [None] if parts.spec.agents is None else parts.spec.agents
+def _agents_of(built: BuiltActingModule) -> Sequence[str | None]:
+    return [None] if built.spec.agents is None else built.spec.agents
 
 
 def _observation_check(config: ExperimentConfig) -> str:
@@ -171,21 +171,23 @@ def _observation_checks(
 
 
 def _agent_spaces(
-    parts: ActingModule, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
+    built: BuiltActingModule, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
 ) -> AgentSpaces:
-    spec = parts.spec
+    spec = built.spec
     return AgentSpaces(
         spec.module_id,
         SpaceCodec(spec.observation_space),
         SpaceCodec(spec.action_space),
-        parts.module.action_dist.num_inputs,
-        actions_to_module(parts.module_to_env, spec.module_id),
+        built.module.action_dist.num_inputs,
+        actions_to_module(built.module_to_env, spec.module_id),
         bounds,
         action_bounds,
     )
 
 
-def _description(config: ExperimentConfig, parts: Mapping[str, ActingModule], num_runners: int) -> dict[str, Any]:
+def _description(
+    config: ExperimentConfig, built_modules: Mapping[str, BuiltActingModule], num_runners: int
+) -> dict[str, Any]:
     """Return the content of SET_CONFIG."""
     asked = config.rllink.env_steps_per_sample
     per_message = max(1, -(-env_steps_per_round(config, num_runners) // (8 * num_runners)))
@@ -195,14 +197,14 @@ def _description(config: ExperimentConfig, parts: Mapping[str, ActingModule], nu
     }
     spaces = {
         agent: {
-            "observation_space": space_to_dict(module_parts.spec.observation_space),
-            "action_space": space_to_dict(module_parts.spec.action_space),
+            "observation_space": space_to_dict(built.spec.observation_space),
+            "action_space": space_to_dict(built.spec.action_space),
         }
-        for module_parts in parts.values()
-        for agent in _agents_of(module_parts)
+        for built in built_modules.values()
+        for agent in _agents_of(built)
     }
     if None in spaces:
         return description | spaces[None]
-    module_of = {agent: one.spec.module_id for one in parts.values() for agent in _agents_of(one)}
+    module_of = {agent: one.spec.module_id for one in built_modules.values() for agent in _agents_of(one)}
     agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
     return description | {"agents": agents}

@@ -11,7 +11,7 @@ import numpy as np
 from runner.env_runners.listeners import receiver_of
 from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rllink.batches import Batches
@@ -31,7 +31,7 @@ class ExternalEnvRunner:
 
     Args:
         server: the server to which simulators connect.
-        acting_parts: module id -> module and pipelines with which the server chooses actions.
+        built_modules: module id -> module and pipelines with which the server chooses actions.
         intakes: module id -> completes the received chunks of the module.
         env_episodes: follows env episodes to their end.
         judges: check clients.
@@ -44,7 +44,7 @@ class ExternalEnvRunner:
     def __init__(
         self,
         server: Server,
-        acting_parts: Mapping[str, ActingModule],
+        built_modules: Mapping[str, BuiltActingModule],
         intakes: Mapping[str, ModuleIntake],
         env_episodes: SampledEnvEpisodes,
         judges: ClientJudges,
@@ -53,7 +53,7 @@ class ExternalEnvRunner:
         self.server = server
         self._service = server.service
         self._journal = server.service.journal
-        self._acting_parts = acting_parts
+        self._built_modules = built_modules
         self._intakes = intakes
         self._env_episodes = env_episodes
         self._judges = judges
@@ -61,7 +61,7 @@ class ExternalEnvRunner:
         self._listeners = tuple(listeners)
         self._published: Weights = {}
         self._weights: Weights = {
-            module_id: FlatParameters(parts.module).to_numpy() for module_id, parts in acting_parts.items()
+            module_id: FlatParameters(built.module).to_numpy() for module_id, built in built_modules.items()
         }
         self._shared_state: Mapping[str, Any] = {}
 
@@ -107,8 +107,8 @@ class ExternalEnvRunner:
             self._shared_state = shared_state
         for module_id, intake in self._intakes.items():
             intake.take_over(self._shared_state.get(module_id, {}))
-        for parts in self._acting_parts.values():
-            parts.module_to_env.at_env_steps(num_env_steps_sampled)
+        for built in self._built_modules.values():
+            built.module_to_env.at_env_steps(num_env_steps_sampled)
 
     def _new_version(self) -> Version | None:
         """Add a version if the weights have changed; otherwise return None."""
@@ -161,8 +161,8 @@ class ExternalEnvRunner:
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around a module for which the server can choose actions."""
-        parts = self._acting_parts[module_id]
-        return parts.env_to_module, parts.module_to_env
+        built = self._built_modules[module_id]
+        return built.env_to_module, parts.module_to_env
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of sampling: number of the weights, connectors, sessions, and partly sampled episodes.
@@ -178,10 +178,10 @@ class ExternalEnvRunner:
             "weights_seq_no": service.versions.newest_seq_no,
             "modules": {
                 module_id: {
-                    "env_to_module": parts.env_to_module.get_state(),
-                    "module_to_env": parts.module_to_env.get_state(),
+                    "env_to_module": built.env_to_module.get_state(),
+                    "module_to_env": built.module_to_env.get_state(),
                 }
-                for module_id, parts in self._acting_parts.items()
+                for module_id, built in self._built_modules.items()
             },
             "num_records": service.num_records_sampled,
             "sessions": {session.id: session.get_state() for session in self.server.sessions.values()},
@@ -202,8 +202,8 @@ class ExternalEnvRunner:
         # Weight numbers must be unique, even for weights that were sent after the checkpoint.
         service.versions.newest_seq_no = max(int(state["weights_seq_no"]), self._journal.newest_seq_no)
         for module_id, pipelines in state["modules"].items():
-            self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
-            self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
+            self._built_modules[module_id].env_to_module.set_state(pipelines["env_to_module"])
+            self._built_modules[module_id].module_to_env.set_state(pipelines["module_to_env"])
         service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
         service.num_records_sampled = int(state["num_records"])
         self._judges.set_state(state["judges"])

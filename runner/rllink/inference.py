@@ -16,7 +16,7 @@ from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.sample import Weights
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.connector import ACTIONS_FOR_ENV
 from runner.pipelines.custom_metrics import ReducedMetrics
@@ -160,11 +160,11 @@ class ModuleInference:
         num_lookback: number of past steps that chunks can see.
     """
 
-    def __init__(self, parts: ActingModule, num_lookback: int) -> None:
-        self.parts = parts
-        self._weights = FlatParameters(parts.module)
-        obs, action = blank_item(parts.spec.observation_space), blank_item(parts.module.action_space)
-        self._rows = _EpisodeRows(parts.spec.module_id, obs, action, num_lookback)
+    def __init__(self, built: BuiltActingModule, num_lookback: int) -> None:
+        self.parts = built
+        self._weights = FlatParameters(built.module)
+        obs, action = blank_item(built.spec.observation_space), blank_item(built.module.action_space)
+        self._rows = _EpisodeRows(built.spec.module_id, obs, action, num_lookback)
         self._free = list(range(_FIRST_SLOTS))[::-1]
         self._numbers = itertools.count()
         self._by_id: dict[str, ServedEpisode] = {}

@@ -19,7 +19,7 @@ import torch
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, Connector
@@ -42,7 +42,9 @@ class ModuleIntake:
         num_lookback: number of past steps that chunks can see.
     """
 
-    def __init__(self, seen: ActingModule, learning: ActingModule, versions: Versions, num_lookback: int) -> None:
+    def __init__(
+        self, seen: BuiltActingModule, learning: BuiltActingModule, versions: Versions, num_lookback: int
+    ) -> None:
         self._seen = seen
         self._learning = learning
         self._versions = versions

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
-from runner.module_building import ModuleSpec, build_acting_parts
+from runner.module_building import ModuleSpec, build_acting_module
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy import OnnxPolicy
 
@@ -25,7 +25,7 @@ class OnnxFile:
     def __init__(self, config: ExperimentConfig, spec: ModuleSpec) -> None:
         self.problem: str | None = None
         try:
-            self._policy = OnnxPolicy.of_parts(build_acting_parts(config, spec), config)
+            self._policy = OnnxPolicy.of_module(build_acting_module(config, spec), config)
         except ConfigError as error:
             problem = error.problems[0]
             why = problem.what if problem.got is None else f"{problem.what}: {problem.got}"
@@ -43,7 +43,7 @@ class SafetensorsFile:
     problem: str | None = None
 
     def __init__(self, config: ExperimentConfig, spec: ModuleSpec) -> None:
-        self._module = build_acting_parts(config, spec).module
+        self._module = build_acting_module(config, spec).module
         self._parameters = FlatParameters(self._module)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:

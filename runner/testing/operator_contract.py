@@ -17,7 +17,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.plans import (
     Experiences,
     Item,
@@ -64,7 +64,7 @@ def check_operator(
 def small_context() -> PlanContext:
     """Return the context of A2C on CartPole with learners and without env runners."""
     config = _small_config()
-    learners = build_learner_group(config, build_parts(config))
+    learners = build_learner_group(config, build_modules(config))
     return PlanContext(config, RunParts(learners, RunMetrics(10), Callbacks()))
 
 

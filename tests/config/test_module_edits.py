@@ -171,9 +171,9 @@ def test_metrics_of_a_connector_of_one_module() -> None:
 
 
 def parts_of(*overrides: str) -> Any:
-    from runner.module_building import build_parts
+    from runner.module_building import build_modules
 
-    return build_parts(build_experiment_config(compose_experiment([AGENTS, *overrides])))
+    return build_modules(build_experiment_config(compose_experiment([AGENTS, *overrides])))
 
 
 def test_pipelines_of_one_module() -> None:

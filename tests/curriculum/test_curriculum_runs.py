@@ -17,7 +17,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_parts, weights_of
+from runner.module_building import build_modules, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Outcome
@@ -137,7 +137,7 @@ def test_evaluations_record_the_tasks_of_the_episodes_that_count(overrides: list
 
     made = ["+experiment=ppo_curriculum_goal_maze", *SMALL, *overrides, f"offline.output={tmp_path}"]
     config = build_experiment_config(compose_experiment(made, None))
-    parts = build_parts(config)
+    parts = build_modules(config)
     specs = {module_id: one.spec for module_id, one in parts.items()}
     runner = build_env_runner(config, specs, EVALUATION, 0, 0, is_recording=True)
     counted = runner.evaluate(9, weights=weights_of(parts))

@@ -13,7 +13,7 @@ from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.multi_agent_views import multi_agent_episodes
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 
 
@@ -21,7 +21,9 @@ def samples_of(experiment: str, num_fragments: int) -> Iterator[Sample]:
     config = build_experiment_config(compose_experiment([f"+experiment={experiment}"], None))
     plans = make_module_specs(config)
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
-    weights = {name: FlatParameters(build_acting_parts(config, plan).module).to_numpy() for name, plan in plans.items()}
+    weights = {
+        name: FlatParameters(build_acting_module(config, plan).module).to_numpy() for name, plan in plans.items()
+    }
     for _ in range(num_fragments):
         yield runner.sample(150, True, weights, {})
     runner.close()

@@ -14,7 +14,7 @@ from runner.config import ConfigError, build_experiment_config, compose_experime
 from runner.config.algorithms import A2CMetrics
 from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.modules import RLModule
 from runner.pipelines import LearnerConnector, MonteCarloReturns, Requirements
 
@@ -165,7 +165,7 @@ class UndeclaredMemory(Memory):
 
 def parts_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> Any:
     composed = compose_experiment([experiment, f"module._target_={HERE}.{name}", *overrides])
-    return build_parts(build_experiment_config(composed))
+    return build_modules(build_experiment_config(composed))
 
 
 def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:

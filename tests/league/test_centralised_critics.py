@@ -16,7 +16,7 @@ from torch import Tensor
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import AgentDict, StepDicts
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.modules import CentralisedCritic
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, Batches
@@ -116,7 +116,7 @@ def test_a_snapshot_acts_as_its_module_does(run: Run) -> None:
         weights = trainer.learners.get_weights()
         league.end_iteration(RunAt(10**6, weights, trainer.parts.shared_state))
         files = {module_id: league.policy_files(f"{module_id}-1")[module_id] for module_id in config.league.modules}
-    parts = build_parts(config)
+    parts = build_modules(config)
     together = next(iter(parts.values())).together
     assert together is not None
     FlatParameters(together).load(weights[ALL_MODULES])

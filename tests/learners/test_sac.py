@@ -187,11 +187,11 @@ def test_dict_actions_are_one_vector_in_parts() -> None:
     loss = SACLoss(CONFIG)
     noise = loss.draw_noise(flat, batch)
     metrics: Any = loss(flat, batch | noise)
-    of_parts: Any = loss(nested, in_parts | noise)
-    for one in (metrics, of_parts):
+    of_module: Any = loss(nested, in_parts | noise)
+    for one in (metrics, of_module):
         one.total_loss.backward()
-    torch.testing.assert_close(of_parts.total_loss, metrics.total_loss)
-    torch.testing.assert_close(of_parts.policy_loss, metrics.policy_loss)
+    torch.testing.assert_close(of_module.total_loss, metrics.total_loss)
+    torch.testing.assert_close(of_module.policy_loss, metrics.policy_loss)
     torch.testing.assert_close(flat.pi.layers[-1].weight.grad[columns], nested.pi.layers[-1].weight.grad)
 
 

@@ -15,7 +15,7 @@ from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group
 from runner.learners.learner import Learner
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.modules import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 from runner.testing.module_learner import ModuleLearner
@@ -143,7 +143,7 @@ def make_learner(*overrides: str, env: type[gym.Env[Any, Any]]) -> tuple[ModuleL
         [target, "algorithm.plan=[ParallelRollouts,TrainOneStep]", "stop.training_iteration=1", *overrides]
     )
     config = build_experiment_config(composed)
-    parts = build_parts(config)
+    parts = build_modules(config)
     learner: Any = build_learner_group(config, parts)
     return LearnerOfRun(learner), parts[ID].learner
 

@@ -246,11 +246,11 @@ def test_an_env_connector_that_asks_for_multi_agent_episodes_is_refused() -> Non
 
 
 def test_one_agent_has_no_others() -> None:
-    from runner.module_building import build_parts
+    from runner.module_building import build_modules
 
     connector = "{append: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}"
     config = build_experiment_config(
         compose_experiment(["+experiment=ppo_cartpole", f"connectors.learner=[{connector}]"])
     )
     with pytest.raises(ConfigError, match="reads the episodes of other agents, but the environment has only one"):
-        build_parts(config)
+        build_modules(config)

@@ -17,7 +17,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.plans import Experiences, Node, NotReady, Origin, PlanContext, PlanEnded, RunMetrics, Source, TrainResult
 from runner.plans.operator import WORKED
 from runner.plans.run_parts import RunParts
@@ -47,7 +47,7 @@ def context_of(config: ExperimentConfig | None = None, learners: Any = None, env
 
 def learners_of(config: ExperimentConfig) -> Any:
     """The learners of an experiment in this process."""
-    return build_learner_group(config, build_parts(config))
+    return build_learner_group(config, build_modules(config))
 
 
 class Sent:

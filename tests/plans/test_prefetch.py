@@ -17,7 +17,7 @@ from runner.episodes.columns import Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.remote_learner_group import RemoteLearnerGroup
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.pipelines import LearnerConnector
 from tests.conftest import marked_but, without_times
 
@@ -93,7 +93,7 @@ def test_updates_are_the_ones_of_a_learner_that_gets_the_same_samples_one_after_
         results_of(trainer, 3)
         weights, state, config = trainer.learners.get_weights(), trainer.get_state(), trainer.config
     with trainer_of("impala") as trainer:
-        alone = build_learner_group(trainer.config, build_parts(config))
+        alone = build_learner_group(trainer.config, build_modules(config))
         alone.set_weights(trainer.learners.get_weights())
     for rollout, num_env_steps in sent:
         alone.update(rollout, num_env_steps)

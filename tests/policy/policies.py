@@ -14,7 +14,7 @@ from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import blank_item
-from runner.module_building import ActingModule, ModuleSpec, build_acting_parts
+from runner.module_building import BuiltActingModule, ModuleSpec, build_acting_module
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy.stored_policy import random_observations
 from runner.rows.lock_step_rows import LockStepRows
@@ -29,14 +29,14 @@ def make_parts(
     env_to_module: list[dict[str, Any]] | None = None,
     module_to_env: list[dict[str, Any]] | None = None,
     experiment: str = "ppo_cartpole",
-) -> tuple[ActingModule, ExperimentConfig]:
+) -> tuple[BuiltActingModule, ExperimentConfig]:
     """The acting parts of a small network for these spaces."""
     composed = compose_experiment([f"+experiment={experiment}", "module.fcnet_hiddens=[16,16]", *overrides], None)
     config = build_experiment_config(composed)
     edits = replace(config.connectors, env_to_module=env_to_module or [], module_to_env=module_to_env or [])
     config = replace(config, connectors=edits)
     plan = ModuleSpec("default_policy", None, observation_space, action_space, config.module, config.algorithm)
-    return build_acting_parts(config, plan), config
+    return build_acting_module(config, plan), config
 
 
 def prepended(name: str, **arguments: Any) -> dict[str, Any]:
@@ -47,13 +47,13 @@ def prepended(name: str, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def random_weights(parts: ActingModule, seed: int = 1) -> npt.NDArray[np.float32]:
+def random_weights(parts: BuiltActingModule, seed: int = 1) -> npt.NDArray[np.float32]:
     """(P,) other parameters than those that the module was made with."""
     count = FlatParameters(parts.module).to_numpy().size
     return np.random.default_rng(seed).normal(0.0, 0.2, count).astype(np.float32)
 
 
-def seen_state(parts: ActingModule, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
+def seen_state(parts: BuiltActingModule, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
     """The state that runners share after some random observations; that of `parts` stays."""
     pipeline = copy.deepcopy(parts.env_to_module)
     parts.spec.observation_space.seed(seed)

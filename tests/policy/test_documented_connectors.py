@@ -46,7 +46,7 @@ def test_documented_connectors(documented: str, connector: str) -> None:
         "connector": {"_target_": f"{documented}.{connector}"},
     }
     parts, config = make_parts(VECTOR, spaces.Discrete(2), env_to_module=[edit])
-    policy, weights = OnnxPolicy.of_parts(parts, config), random_weights(parts)
+    policy, weights = OnnxPolicy.of_module(parts, config), random_weights(parts)
     shared_state: dict[str, Any] = seen_state(parts)
     if connector == "Differences":
         shared_state = {"Differences": {"scale": 0.25}}
@@ -58,7 +58,7 @@ def test_documented_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     parts, config = make_parts(VECTOR, spaces.Discrete(2))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "clients" / "python")  # what a simulator installs
-    Path("policy.onnx").write_bytes(OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {}))
+    Path("policy.onnx").write_bytes(OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {}))
     content = Path("policy.onnx").read_bytes()
     names: dict[str, Any] = {"content": content}
     for block in BLOCKS:

@@ -85,7 +85,7 @@ def test_samples_are_distributed_as_their_log_prob_says(name: str) -> None:
 def arm_policy() -> tuple[LocalPolicy, bytes]:
     """Continuous actions, normalised."""
     parts, config = make_parts(spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), ARM)
-    model = OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {})
+    model = OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {})
     return LocalPolicy(model), model
 
 
@@ -155,7 +155,7 @@ def test_a_policy_with_memory() -> None:
     parts, config = make_parts(
         VECTOR, spaces.Discrete(3), "module.use_gru=true", "module.lstm_cell_size=8", env_to_module=connectors
     )
-    policy = LocalPolicy(OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {}))
+    policy = LocalPolicy(OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {}))
     obs = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     start = policy.initial_state(2)
     assert {name: value.shape for name, value in start.items()} == {

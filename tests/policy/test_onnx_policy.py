@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from runner.config.errors import ConfigError
-from runner.module_building import ActingModule
+from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
@@ -103,7 +103,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def difference(model: bytes, parts: ActingModule, weights: Any, shared_state: Any) -> float:
+def difference(model: bytes, parts: BuiltActingModule, weights: Any, shared_state: Any) -> float:
     return largest_difference(LocalPolicy(model), parts, weights, shared_state)
 
 
@@ -111,7 +111,7 @@ def difference(model: bytes, parts: ActingModule, weights: Any, shared_state: An
 def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
     observation_space, action_space, overrides, connectors = CASES[name]
     parts, config = make_parts(observation_space, action_space, *overrides, env_to_module=connectors)
-    policy = OnnxPolicy.of_parts(parts, config)
+    policy = OnnxPolicy.of_module(parts, config)
     shared_state = seen_state(parts)
     assert bool(shared_state) == ("filtered" in name)
     for seed in (1, 2):  # other parameters than the exported ones, and no new export
@@ -143,7 +143,7 @@ def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
     actions = ARM if experiment.endswith("pendulum") else spaces.Discrete(3)
     parts, config = make_parts(observation_space, actions, *overrides, experiment=experiment)
     weights = random_weights(parts)
-    model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, {})
+    model = OnnxPolicy.of_module(parts, config).to_bytes(weights, {})
     assert difference(model, parts, weights, {}) < 1e-5
 
 
@@ -162,7 +162,7 @@ def test_connectors_change_what_the_policy_does() -> None:
     """The comparison above can fail: other statistics are another policy."""
     parts, config = make_parts(VECTOR, TWO, env_to_module=[prepended("MeanStdFilter")])
     weights, shared_state = random_weights(parts), seen_state(parts)
-    policy = OnnxPolicy.of_parts(parts, config)
+    policy = OnnxPolicy.of_module(parts, config)
     other_statistics = policy.to_bytes(weights, seen_state(parts, num_rows=5, seed=9))
     assert difference(other_statistics, parts, weights, shared_state) > 1e-3
     other_weights = policy.to_bytes(random_weights(parts, 7), shared_state)
@@ -176,7 +176,7 @@ def test_statistics_far_from_zero_keep_their_precision() -> None:
     space = spaces.Box(1e6 - 0.1, 1e6 + 0.1, (3,), np.float64)
     parts, config = make_parts(space, TWO, env_to_module=[prepended("MeanStdFilter")])
     weights, shared_state = random_weights(parts), seen_state(parts)
-    model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, shared_state)
+    model = OnnxPolicy.of_module(parts, config).to_bytes(weights, shared_state)
     assert difference(model, parts, weights, shared_state) < 1e-5
 
 
@@ -185,7 +185,7 @@ def test_the_run_goes_on_after_an_export() -> None:
     parts, config = make_parts(VECTOR, TWO, env_to_module=[prepended("MeanStdFilter")])
     flat = FlatParameters(parts.module)
     before, state = flat.to_numpy(), json.dumps(parts.env_to_module.get_state(), default=np.ndarray.tolist)
-    OnnxPolicy.of_parts(parts, config).to_bytes(random_weights_of(before), {})
+    OnnxPolicy.of_module(parts, config).to_bytes(random_weights_of(before), {})
     np.testing.assert_array_equal(flat.to_numpy(), before)
     assert json.dumps(parts.env_to_module.get_state(), default=np.ndarray.tolist) == state
     flat.load(before + 1)
@@ -200,7 +200,7 @@ def random_weights_of(like: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray
 def test_the_manifest_is_in_the_file() -> None:
     connectors = [prepended("MeanStdFilter"), prepended("FrameStacking", num_frames=2)]
     parts, config = make_parts(spaces.Dict({"position": VECTOR}), ARM, env_to_module=connectors)
-    policy = OnnxPolicy.of_parts(parts, config)
+    policy = OnnxPolicy.of_module(parts, config)
     shared_state = seen_state(parts)
     model = onnx.load_from_string(policy.to_bytes(random_weights(parts), shared_state, weights_seq_no=7))
     text = {one.key: one.value for one in model.metadata_props}[METADATA_KEY]
@@ -233,7 +233,7 @@ def test_the_manifest_is_in_the_file() -> None:
 
 def test_nothing_of_this_machine_is_in_the_file() -> None:
     parts, config = make_parts(VECTOR, TWO)
-    model = OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {})
+    model = OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {})
     assert b".py" not in model
     assert b"/site-packages/" not in model
 
@@ -241,7 +241,7 @@ def test_nothing_of_this_machine_is_in_the_file() -> None:
 @pytest.mark.parametrize("count", [0, 3, 10**6])
 def test_weights_of_another_module(count: int) -> None:
     parts, config = make_parts(VECTOR, TWO)
-    policy = OnnxPolicy.of_parts(parts, config)
+    policy = OnnxPolicy.of_module(parts, config)
     with pytest.raises(ValueError, match=rf"weights have {count} values, this module has \d+"):
         policy.to_bytes(np.zeros(count, np.float32), {})
 
@@ -317,14 +317,14 @@ def own(connector: type[Connector]) -> dict[str, Any]:
 def test_a_connector_of_ones_own() -> None:
     parts, config = make_parts(VECTOR, TWO, env_to_module=[own(Halves)])
     weights = random_weights(parts)
-    assert difference(OnnxPolicy.of_parts(parts, config).to_bytes(weights, {}), parts, weights, {}) < 1e-5
+    assert difference(OnnxPolicy.of_module(parts, config).to_bytes(weights, {}), parts, weights, {}) < 1e-5
 
 
 def test_a_connector_of_ones_own_behind_the_module() -> None:
     edit = {"insert_after": "NormalizeAndClipActions", "connector": own(NegatesActions)["connector"]}
     parts, config = make_parts(VECTOR, ARM, module_to_env=[edit])
     weights = random_weights(parts)
-    policy = OnnxPolicy.of_parts(parts, config)
+    policy = OnnxPolicy.of_module(parts, config)
     assert difference(policy.to_bytes(weights, {}), parts, weights, {}) < 1e-5
     assert policy.manifest["action_scaling"] is None
     with pytest.raises(ValueError, match="use explore=False"):
@@ -335,11 +335,11 @@ def test_a_connector_of_ones_own_behind_the_module() -> None:
 def test_a_connector_that_cannot_be_exported_is_named(connector: type[Connector]) -> None:
     parts, config = make_parts(VECTOR, TWO, env_to_module=[own(connector)])
     with pytest.raises(ConfigError, match=connector.__name__):
-        OnnxPolicy.of_parts(parts, config)
+        OnnxPolicy.of_module(parts, config)
 
 
 def test_keys_that_give_one_name() -> None:
     space = spaces.Dict({"a/b": VECTOR, "a": spaces.Dict({"b": VECTOR})})
     parts, config = make_parts(space, TWO)
     with pytest.raises(ConfigError, match="obs/a/b"):
-        OnnxPolicy.of_parts(parts, config)
+        OnnxPolicy.of_module(parts, config)

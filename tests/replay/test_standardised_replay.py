@@ -96,7 +96,7 @@ def test_other_runs_replay_what_they_hold() -> None:
 def test_a_filter_whose_input_is_not_held_goes_on_writing(connectors: str) -> None:
     with trainer_of(connectors) as trainer:
         trainer.train()
-        assert not raw_filters(trainer._module_parts[ID].env_to_module)
+        assert not raw_filters(trainer._built_modules[ID].env_to_module)
         ring = trainer.context.replay_buffers["replay"]._rings[ID]
         sums = np.square(np.asarray(ring.columns["obs"])[: len(ring), :2]).sum(-1)
         assert not np.allclose(sums, 1.0)

@@ -19,7 +19,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import build_parts, make_module_specs, weights_of
+from runner.module_building import build_modules, make_module_specs, weights_of
 from runner.policy import OnnxPolicy
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
@@ -35,7 +35,7 @@ _EXPORTED: dict[str, OnnxPolicy] = {}
 @pytest.fixture(autouse=True, scope="module")  # not "package": that ends with the last test of all
 def _one_export_for_equal_modules() -> Iterator[None]:
     """An export takes seconds; servers with equal modules share one."""
-    export = OnnxPolicy.of_parts
+    export = OnnxPolicy.of_module
 
     def cached(parts: Any, config: Any) -> OnnxPolicy:
         key = repr((config.module, config.connectors, parts.spec.observation_space, parts.spec.action_space))
@@ -44,7 +44,7 @@ def _one_export_for_equal_modules() -> Iterator[None]:
         return _EXPORTED[key]
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(OnnxPolicy, "of_parts", cached)
+    patch.setattr(OnnxPolicy, "of_module", cached)
     yield
     patch.undo()
 
@@ -68,7 +68,7 @@ class Served:
     def __init__(self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None) -> None:
         self.config = _configuration_of(overrides)
         plans = make_module_specs(self.config)
-        parts = build_parts(self.config)
+        parts = build_modules(self.config)
         self.weights = weights_of(parts)
         runner = build_env_runner(self.config, plans, TRAINING, 0, 0, run_dir=run_dir)
         assert isinstance(runner, ExternalEnvRunner)

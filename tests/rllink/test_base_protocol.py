@@ -161,10 +161,10 @@ def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: 
 def _outputs(served: Served, weights: Any, obs: list[list[float]]) -> Any:
     import torch
 
-    from runner.module_building import build_parts
+    from runner.module_building import build_modules
     from runner.modules.flat_parameters import FlatParameters
 
-    module = build_parts(served.config)["default_policy"].module
+    module = build_modules(served.config)["default_policy"].module
     FlatParameters(module).load(weights["default_policy"])
     with torch.no_grad():
         return module.forward_exploration({"obs": torch.tensor(obs)})["action_dist_inputs"].numpy()

@@ -87,7 +87,7 @@ def model() -> bytes:
     """A policy with nested observations and actions, a memory and a filter."""
     lstm = ("module.use_lstm=true", "module.lstm_cell_size=8")
     parts, config = make_parts(NESTED, NESTED_ACTIONS, *lstm, env_to_module=[prepended("MeanStdFilter")])
-    return OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), seen_state(parts), 1)
+    return OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), seen_state(parts), 1)
 
 
 def plain(value: Any) -> Any:

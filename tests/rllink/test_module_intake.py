@@ -15,7 +15,7 @@ from runner.env_runners.episode_recording import EpisodeRecording
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import build_acting_parts, build_parts, lookback_of, make_module_specs, weights_of
+from runner.module_building import build_acting_module, build_modules, lookback_of, make_module_specs, weights_of
 from runner.rllink.inference import Versions
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
@@ -69,7 +69,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     config = replace(config, env_runners=replace(config.env_runners, num_envs_per_env_runner=3))
     plans = make_module_specs(config)
     (plan,) = plans.values()
-    weights = weights_of(build_parts(config))
+    weights = weights_of(build_modules(config))
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
     assert isinstance(runner, SingleAgentEnvRunner)
     first = runner.sample(60, True, weights, {})
@@ -83,9 +83,9 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
 
     versions = Versions(4, {})
     versions.add(weights, shared)
-    acting = build_acting_parts(config, plan)
+    acting = build_acting_module(config, plan)
     intake = ModuleIntake(
-        acting, build_acting_parts(config, plan), versions, lookback_of(config, {plan.module_id: acting})
+        acting, build_acting_module(config, plan), versions, lookback_of(config, {plan.module_id: acting})
     )
     intake.take_over(shared.get(plan.module_id, {}))
     episodes: dict[str, OpenEpisode] = {}
@@ -121,14 +121,14 @@ def test_statistics_are_of_every_observation_once() -> None:
     """Episodes in two parts teach a filter what whole ones do."""
     config = build_experiment_config(compose_experiment(CASES["filtered"], None))
     (plan,) = make_module_specs(config).values()
-    weights = weights_of(build_parts(config))
+    weights = weights_of(build_modules(config))
     rng = np.random.default_rng(0)
     obs = rng.normal(scale=0.1, size=(11, 4)).astype(np.float32)
 
     def learned(*ends: int) -> dict[str, Any]:
         versions = Versions(4, {})
         versions.add(weights, {})
-        intake = ModuleIntake(build_acting_parts(config, plan), build_acting_parts(config, plan), versions, 1)
+        intake = ModuleIntake(build_acting_module(config, plan), build_acting_module(config, plan), versions, 1)
         episode, start = OpenEpisode("a", client="c", name="a"), 0
         for end in ends:
             columns = {

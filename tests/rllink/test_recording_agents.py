@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.module_building import build_parts, weights_of
+from runner.module_building import build_modules, weights_of
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.source import open_env_episodes
@@ -57,7 +57,7 @@ class RecordingServer:
     def __init__(self, folder: Path, *overrides: str, state: Mapping[str, Any] | None = None) -> None:
         made = compose_experiment([*SERVED, f"offline.output={folder / 'data'}", *overrides], None)
         config = build_experiment_config(made)
-        parts = build_parts(config)
+        parts = build_modules(config)
         self.group = build_env_runner_group(config, TRAINING, parts, is_recording=True, run_dir=folder / "run")
         self.group.set_weights(weights_of(parts))
         if state is not None:

@@ -24,7 +24,7 @@ from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
 from runner.experiment.learner_builder import _check_shared_out
 from runner.experiment.rehearsal import rehearse
-from runner.module_building import build_module_parts, make_module_specs
+from runner.module_building import build_module, make_module_specs
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table of algorithms: begin -->", "<!-- table of algorithms: end -->"
@@ -186,7 +186,7 @@ def _is_accepted(algorithm: str, overrides: Sequence[str], folder: Path) -> bool
         rehearse(replace(config, learners=replace(config.learners, compile=False)))
         if config.learners.num_learners > 1:
             specs = make_module_specs(config)
-            _check_shared_out(config, {name: build_module_parts(config, spec) for name, spec in specs.items()})
+            _check_shared_out(config, {name: build_module(config, spec) for name, spec in specs.items()})
     except ConfigError:
         return False
     return True

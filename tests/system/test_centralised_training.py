@@ -14,7 +14,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.modules.multi_rl_module import ALL_MODULES
 from tests.conftest import Outcome
 from tests.support.resuming import assert_resumes_exactly, train
@@ -99,7 +99,7 @@ def test_a_policy_is_exported_without_the_critic(run_main: Callable[..., Outcome
 def test_mistakes_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
     config = build_experiment_config(compose_experiment([f"+experiment={GAME}", *overrides]))
     with pytest.raises(ConfigError, match=message):
-        build_parts(config)
+        build_modules(config)
 
 
 def Unequal(**config: Any) -> Any:  # noqa: N802 - as a class

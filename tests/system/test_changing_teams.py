@@ -27,7 +27,7 @@ from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.experiment.learner_builder import build_learner_group
 from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.players import Player, Seat
-from runner.module_building import build_parts, make_module_specs
+from runner.module_building import build_modules, make_module_specs
 
 NUM_PLAYERS = 3
 SPACES = {"red": gym.spaces.Box(-9, 9, (3,), np.float32), "blue": gym.spaces.Box(-9, 9, (2,), np.float32)}
@@ -614,7 +614,7 @@ def test_sampling_and_updates_are_those_of_the_loop(
     runner: Any = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     if is_league:
         runner.receive("lineup", LINEUP)
-    learners: Any = build_learner_group(config, build_parts(config))
+    learners: Any = build_learner_group(config, build_modules(config))
     names = ("h", "c") if memory == "lstm" else ("h",)
     initial = {name: torch.zeros(NUM_UNITS, dtype=torch.float64) for name in names}
     loops = [SubEnvironment(n, initial) for n in range(num_envs)]

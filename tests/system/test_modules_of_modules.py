@@ -24,7 +24,7 @@ from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
-from runner.module_building import build_parts, make_module_specs
+from runner.module_building import build_modules, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times
@@ -119,12 +119,12 @@ def test_two_learners_take_the_step_of_the_mean_gradient_of_two_parts(ray_cluste
     same = ("algorithm.num_epochs=1", "algorithm.minibatch_size=null", "learners.num_learners=2")
     with trainer_of(*CRITIC, *same) as both:
         config = replace(both.config, learners=replace(both.config.learners, num_learners=0))
-        runners = build_env_runner_group(config, TRAINING, build_parts(config))
+        runners = build_env_runner_group(config, TRAINING, build_modules(config))
         runners.set_weights(both.learners.get_weights())
         rollout = concat_rollouts([sample.rollout for sample in runners.sample(300, True)])
         runners.close()
         parts = [replace(part, unsplit=rollout.blocks) for part in split_rollout(rollout, 2, 1)]
-        alone = build_learner_group(config, build_parts(config))
+        alone = build_learner_group(config, build_modules(config))
         alone.set_weights(both.learners.get_weights())
         expected = average_gradients([alone.gradients(part, 0) for part in parts])
         gradients = both.learners.gradients(rollout, 0)
@@ -193,7 +193,7 @@ def test_a_new_run_begins_with_modules_that_shared_parameters(run_main: Callable
 def test_mistakes_that_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
     config = build_experiment_config(compose_experiment([f"+experiment={AGENTS}", *overrides]))
     with pytest.raises(ConfigError, match=message):
-        build_parts(config)
+        build_modules(config)
 
 
 def test_modules_that_act_together_are_not_exported(run_main: Callable[..., Outcome]) -> None:

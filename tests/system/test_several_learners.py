@@ -23,7 +23,7 @@ from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from tests.conftest import ROOT, without_times
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")
@@ -83,7 +83,7 @@ def test_two_learners_take_the_step_of_the_mean_gradient_of_two_halves(ray_clust
     with Trainer.from_experiment("ppo_cartpole", [*same, "learners.num_learners=2"]) as both:
         config = replace(both.config, learners=replace(both.config.learners, num_learners=0))
         rollout = _sampled(config, both.learners.get_weights())
-        alone = build_learner_group(config, build_parts(config))
+        alone = build_learner_group(config, build_modules(config))
         alone.set_weights(both.learners.get_weights())
         expected = average_gradients([alone.gradients(part, 0) for part in split_rollout(rollout, 2, num_lookback=1)])
 
@@ -120,7 +120,7 @@ def _spoilt(rollout: Rollout) -> Rollout:
 
 
 def _sampled(config: ExperimentConfig, weights: dict[str, Any]) -> Rollout:
-    runners = build_env_runner_group(config, TRAINING, build_parts(config))
+    runners = build_env_runner_group(config, TRAINING, build_modules(config))
     runners.set_weights(weights)
     return concat_rollouts([sample.rollout for sample in runners.sample(802, True)])
 
@@ -136,7 +136,7 @@ def _sampled(config: ExperimentConfig, weights: dict[str, Any]) -> Rollout:
 def test_a_connector_that_needs_all_rows_is_refused(experiment: str, overrides: list[str], connector: str) -> None:
     config = _config(experiment, "learners.num_learners=2", *overrides)
     with pytest.raises(ConfigError, match=f"{connector} needs all sampled rows"):
-        build_learner_group(config, build_parts(config))
+        build_learner_group(config, build_modules(config))
 
 
 def test_a_fixed_factor_needs_no_other_rows_and_one_learner_has_all() -> None:
@@ -144,7 +144,7 @@ def test_a_fixed_factor_needs_no_other_rows_and_one_learner_has_all() -> None:
         _config("ppo_cartpole", "learners.num_learners=2", _connector("ScaleRewards, factor: 0.1")),
         _config("pg_cartpole", "learners.num_learners=1"),
     ):
-        _check_shared_out(config, build_parts(config))
+        _check_shared_out(config, build_modules(config))
 
 
 @ray_test

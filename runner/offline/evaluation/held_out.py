@@ -72,24 +72,24 @@ class HeldOutEvaluation:
     """
 
     def __init__(
-        self, config: ExperimentConfig, parts: BuiltModule, loss: Loss, of_module: ModuleAgents | None = None
+        self, config: ExperimentConfig, built: BuiltModule, loss: Loss, of_module: ModuleAgents | None = None
     ) -> None:
-        self._config, self._parts, self._loss = config, parts, loss
-        self._gamma = parts.spec.algorithm.gamma
+        self._config, self._parts, self._loss = config, built, loss
+        self._gamma = built.spec.algorithm.gamma
         self._stream_name = _STREAM if of_module is None else f"{_STREAM}/{'+'.join(of_module.agents)}"
         evaluation = config.evaluation
         self._has_loss = EVAL_LOSS in evaluation_types(evaluation)
         self._methods = off_policy_methods(evaluation)
         self._fitted_q = fitted_q_config(evaluation.offline_evaluation_q_model_config)
-        self._module = parts.module.eval()
-        for pipeline in (parts.env_to_module, parts.learner):
+        self._module = built.module.eval()
+        for pipeline in (built.env_to_module, built.learner):
             pipeline.freeze()
         with _naming_data_keys():
             offline = replace(config.offline, input_=evaluation.offline_evaluation_input_)
-            spaces = Spaces(parts.spec.observation_space, parts.spec.action_space)
+            spaces = Spaces(built.spec.observation_space, built.spec.action_space)
             self._source = open_source(offline, spaces, of_module=of_module)
             if self._methods:
-                self._inputs = inputs_pipeline(parts.learner, self._module)
+                self._inputs = inputs_pipeline(built.learner, self._module)
             self._check(self._source.first_block())
 
     @property

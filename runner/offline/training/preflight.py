@@ -57,13 +57,13 @@ _MAX_CHECKED_BYTES = 2**28
 
 
 def check_recorded_data(
-    config: ExperimentConfig, parts: BuiltModule, of_module: ModuleAgents | None = None
+    config: ExperimentConfig, built: BuiltModule, of_module: ModuleAgents | None = None
 ) -> RecordedSource | None:
     """Reject recorded data that cannot be used for training, without starting Ray. Large data are checked partially.
 
     Args:
         config: the experiment. A user-defined `offline_data_class` reads the data itself and is not checked.
-        parts: module and pipelines of the experiment.
+        built: module and pipelines of the experiment.
         of_module: agents whose episodes are read, in multi-agent experiments.
 
     Returns:
@@ -84,12 +84,12 @@ def check_recorded_data(
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         check_readable(offline)
         return None
-    spaces = Spaces(parts.spec.observation_space, parts.spec.action_space)
+    spaces = Spaces(built.spec.observation_space, built.spec.action_space)
     source = open_source(offline, spaces, of_module=of_module)
     if of_module is None:
         _check_single_agent(source)
-    check_trajectories(source, parts.learner, parts.module)
-    _check_action_units(config, source, parts.spec.action_space)
+    check_trajectories(source, built.learner, built.module)
+    _check_action_units(config, source, built.spec.action_space)
     _check_rows(source)
     return source
 

@@ -23,7 +23,7 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.recorded_data_builder import build_held_out_evaluation
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.modules import ActorCriticModule
 from runner.offline.evaluation import held_out_loss
 from runner.offline.evaluation.held_out import HeldOutEvaluation
@@ -53,7 +53,7 @@ def config_of(*overrides: str) -> ExperimentConfig:
 
 def held_out_of(*overrides: str) -> HeldOutEvaluation:
     config = config_of(*overrides)
-    evaluation = build_held_out_evaluation(config, build_parts(config))
+    evaluation = build_held_out_evaluation(config, build_modules(config))
     assert evaluation is not None
     return evaluation
 
@@ -61,7 +61,7 @@ def held_out_of(*overrides: str) -> HeldOutEvaluation:
 def evaluated(*overrides: str, num_env_steps: int = 0) -> dict[str, Any]:
     """Of an untrained policy."""
     config = config_of(*overrides)
-    parts = build_parts(config)
+    parts = build_modules(config)
     evaluation = build_held_out_evaluation(config, parts)
     assert evaluation is not None
     return evaluation.evaluate(build_learner_group(config, parts).get_state(), {}, num_env_steps)
@@ -111,7 +111,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
     assert offline_metrics(result_of(tmp_path / "run")) == offline_metrics(lines[-1])
     with Trainer.from_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000003") as trainer:
         assert set(lines[-1]) <= set(producible_metrics(trainer.config))
-        module = trainer._module_parts["default_policy"].module
+        module = trainer._built_modules["default_policy"].module
         estimates = evaluate_policy(
             blocks_of(RECORDED),
             module,
@@ -137,7 +137,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
 def test_the_loss_of_behaviour_cloning_is_the_mean_over_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = (*BC, f"{KEY}input_={DATA / 'rllib_cartpole_episodes'}")
     metrics = evaluated(*overrides)
-    parts = build_parts(config_of(*overrides))["default_policy"]
+    parts = build_modules(config_of(*overrides))["default_policy"]
     log_probs = []
     for block in blocks_of(DATA / "rllib_cartpole_episodes"):
         for episode in block:
@@ -190,7 +190,7 @@ def test_the_loss_has_the_coefficients_of_training() -> None:
 def test_the_loss_has_the_state_of_training() -> None:
     overrides = ("+experiment=marwil_cartpole", "offline.input_=none", f"{KEY}input_={RECORDED}")
     config = config_of(*overrides)
-    parts = build_parts(config)
+    parts = build_modules(config)
     state, evaluation = build_learner_group(config, parts).get_state(), held_out_of(*overrides)
     first = evaluation.evaluate(state, {}, 0)
     loss_state = state["learners"]["default_policy"]["modules"]["default_policy"]["loss"]
@@ -435,7 +435,7 @@ def test_message(
     _ungrouped(tmp_path / "ungrouped")
     config = config_of(*(f"{KEY}input_={text}" if text == RECORDED else text for text in overrides))
     with pytest.raises(ConfigError) as caught:
-        build_held_out_evaluation(config, build_parts(config))
+        build_held_out_evaluation(config, build_modules(config))
     assert_error(caught.value, expected, tmp_path)
 
 

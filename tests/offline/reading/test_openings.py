@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_parts
+from runner.module_building import build_modules
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.reading.source import data_set_of, start_text
 from runner.offline.training.preflight import check_recorded_data
@@ -52,7 +52,7 @@ def test_all_that_a_run_asks_before_it_trains_takes_one_opening(folder: Path) ->
     counting = f"offline.input_filesystem={__name__}.CountingFileSystem"
     overrides = ["+experiment=bc_cartpole", f"offline.input_={folder}", counting]
     config = build_experiment_config(compose_experiment(overrides))
-    parts = build_parts(config)[DEFAULT_MODULE_ID]
+    parts = build_modules(config)[DEFAULT_MODULE_ID]
     source = check_recorded_data(config, parts)
     assert source is not None
     before = done.copy()

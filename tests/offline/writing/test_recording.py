@@ -15,7 +15,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
 from runner.experiment.trainer import Trainer
-from runner.module_building import build_acting_parts, make_module_specs
+from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
 from tests.conftest import QUICK, Outcome
@@ -31,7 +31,9 @@ def recording_runner(config: ExperimentConfig, role: str) -> tuple[SingleAgentEn
     plans = make_module_specs(config)
     runner = build_env_runner(config, plans, role, 0, 0, is_recording=True)
     assert isinstance(runner, SingleAgentEnvRunner)
-    weights = {name: FlatParameters(build_acting_parts(config, plan).module).to_numpy() for name, plan in plans.items()}
+    weights = {
+        name: FlatParameters(build_acting_module(config, plan).module).to_numpy() for name, plan in plans.items()
+    }
     return runner, weights
 
 
