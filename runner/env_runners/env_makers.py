@@ -69,13 +69,13 @@ def make_vector_env(
 
     Args:
         config: the `env` block.
-            num_envs: N.
-            mode: `env_runners.gym_env_vectorize_mode`; with `restarts`, auto means sync.
-            seed: seed of the run.
-            restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
+        num_envs: N.
+        mode: `env_runners.gym_env_vectorize_mode`; with `restarts`, auto means sync.
+        seed: seed of the run.
+        restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
 
-        Raises:
-            ConfigError: they cannot be created, or have several agents.
+    Raises:
+        ConfigError: they cannot be created, or have several agents.
     """
     if restarts and mode == "auto":
         mode = "sync"

@@ -179,8 +179,8 @@ class EnvRunnerGroup(Part):
 
         Args:
             index: index of the runner.
-                num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
-                method: method of the runner that returns a sample.
+            num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
+            method: method of the runner that returns a sample.
         """
         [future] = self._submit(method, {index: num_env_steps}, explore, num_env_steps_sampled)
         self.in_flight.append(future)

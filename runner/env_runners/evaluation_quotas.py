@@ -53,7 +53,7 @@ class EvaluationQuotas:
         Args:
             is_reset: (N,) whether the sub-environment was reset instead of stepped.
             has_ended: (N,) whether the step ended its episode.
-                aborted: sub-environments whose episode failed in this step; another episode replaces it.
+            aborted: sub-environments whose episode failed in this step; another episode replaces it.
         """
         counts = self.is_running
         for n in aborted:

@@ -24,7 +24,7 @@ class Misfit:
         rows: indices (K,) int64 of the observations, ascending.
         row: the observation that `problem` describes.
         problem: the first value that is an error, or else the first value out of bounds.
-            is_error: whether the value is an error; otherwise it is counted.
+        is_error: whether the value is an error; otherwise it is counted.
     """
 
     rows: npt.NDArray[np.int64]

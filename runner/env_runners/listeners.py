@@ -41,11 +41,11 @@ class VectorStep:
         is_reset: (N,) whether the sub-environment was reset instead of stepped.
         is_done: (N,) whether its episode has ended.
         counted: (N,) whether the step counts; in evaluations, false for sub-environments whose quota is used up.
-            episodes: views of the newest episodes.
-            aborted: sub-environments that failed during an episode and were re-created: the next episode has begun.
-            infos: with a single agent, infos of the sub-environments.
-            answers: with several agents, results of each sub-environment.
-            ended: with several agents, the env episodes that ended, ordered by sub-environment.
+        episodes: views of the newest episodes.
+        aborted: sub-environments that failed during an episode and were re-created: the next episode has begun.
+        infos: with a single agent, infos of the sub-environments.
+        answers: with several agents, results of each sub-environment.
+        ended: with several agents, the env episodes that ended, ordered by sub-environment.
     """
 
     is_reset: BoolArray

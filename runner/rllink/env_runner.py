@@ -162,7 +162,7 @@ class ExternalEnvRunner:
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around a module for which the server can choose actions."""
         built = self._built_modules[module_id]
-        return built.env_to_module, parts.module_to_env
+        return built.env_to_module, built.module_to_env
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of sampling: number of the weights, connectors, sessions, and partly sampled episodes.
