@@ -45,9 +45,9 @@ class Feature:
         """Make the sub-environments of a multi-agent env runner, or return None for the usual ones."""
         return None
 
-    def make_listener(self, env: Any) -> EpisodeListener:
-        """Make the listener of an env runner with these sub-environments."""
-        raise NotImplementedError
+    def make_listener(self, env: Any) -> EpisodeListener | None:
+        """Return a listener for an env runner with these sub-environments, or None."""
+        return None
 
     def client_tasks(self) -> dict[str, Any]:
         """Return name -> content of the tasks that external simulators may draw."""

@@ -7,7 +7,7 @@ import logging
 from runner.compat.ray_cluster import lost_process
 from runner.config.errors import Problem, RunFailure
 
-_MOST_LOSSES_IN_A_ROW = 3
+_MOST_DEATHS_IN_A_ROW = 3
 
 _log = logging.getLogger(__name__)
 
@@ -46,32 +46,32 @@ class Restarts:
         """Whether the limit of restarts is reached."""
         return self.count >= self._most
 
-    def add(self, loss: str, losses_in_a_row: int) -> None:
+    def add(self, death: str, deaths_in_a_row: int) -> None:
         """Count one more restart.
 
         Args:
-            loss: the actor that died, and how.
-            losses_in_a_row: deaths in a row, including this one.
+            death: the actor that died, and how.
+            deaths_in_a_row: deaths in a row, including this one.
 
         Raises:
             RunFailure: the limit is reached, or Ray has ended as well.
         """
         of_ray = lost_process()
         if of_ray is not None:
-            raise RunFailure(Problem(f"{loss}, and {of_ray} has ended"))
-        reason = self._reason_to_reject(losses_in_a_row)
+            raise RunFailure(Problem(f"{death}, and {of_ray} has ended"))
+        reason = self._reason_to_reject(deaths_in_a_row)
         if reason is not None:
-            raise RunFailure(Problem(f"{loss}, and {reason}", where=self._keys))
+            raise RunFailure(Problem(f"{death}, and {reason}", where=self._keys))
         self.count += 1
-        _log.warning("%s: starting it again", loss)
+        _log.warning("%s: starting it again", death)
 
-    def _reason_to_reject(self, losses_in_a_row: int) -> str | None:
+    def _reason_to_reject(self, deaths_in_a_row: int) -> str | None:
         if self.are_off:
             return "restarts are disabled"
         if self.are_used_up:
             if self.count == 1:
                 return "the only allowed restart has been used"
             return f"all {self.count} allowed restarts have been used"
-        if losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
-            return f"it died {losses_in_a_row} times in a row"
+        if deaths_in_a_row > _MOST_DEATHS_IN_A_ROW:
+            return f"it died {deaths_in_a_row} times in a row"
         return None

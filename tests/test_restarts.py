@@ -34,8 +34,8 @@ def test_restarts_are_counted_up_to_their_limit() -> None:
 
 def test_what_is_lost_each_time_is_not_started_for_ever() -> None:
     restarts = Restarts(1000, "")
-    for losses_in_a_row in (1, 2, 3):
-        restarts.add("it is gone", losses_in_a_row)
+    for deaths_in_a_row in (1, 2, 3):
+        restarts.add("it is gone", deaths_in_a_row)
     with pytest.raises(RunFailure, match="it died 4 times in a row"):
         restarts.add("it is gone", 4)
 

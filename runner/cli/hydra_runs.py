@@ -29,7 +29,7 @@ from runner.experiment.run_folder import claim_run_dir, opened_run_folder
 
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
-    """Run Hydra with a valid command line. `checked` avoids composing a single run twice."""
+    """Run Hydra with a valid command line. `checked` is a single run's configuration, which is not composed again."""
     codes: list[int] = []
 
     def job(_: object) -> None:

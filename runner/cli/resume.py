@@ -140,7 +140,7 @@ def _describe_finished(met: Sequence[MetCriterion], arguments: Arguments) -> lis
 
 
 def _is_finished(run_dir: Path) -> bool:
-    """Return whether `result.json` records a finished run; one killed just before still gets the file."""
+    """Return whether `result.json` records a finished run; a run killed before it wrote the file is resumed."""
     try:
         return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError):

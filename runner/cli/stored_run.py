@@ -64,7 +64,7 @@ def open_run(
         arguments: command line; its overrides change the stored configuration.
         fixed: start of dotted keys that overrides may not change -> the reason.
         unused: starts of the keys that the command does not use, see `runner.checkpoints.trust`.
-        trains_on: overrides may not change values that training adapts either: the checkpoint has their state.
+        trains_on: whether to reject overrides of values that training adapts; the checkpoint has their current values.
 
     Raises:
         UserError: there is no checkpoint.

@@ -250,7 +250,7 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
 
 
 def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list[tuple[str, str, str | None]]:
-    """Yield (dotted key, expected, nearest match) of every key that is not a field of `schema`."""
+    """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`."""
     names = list(typed_fields(schema))
     unknown = [str(key) for key in values if key not in names]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]

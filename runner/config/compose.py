@@ -325,7 +325,7 @@ def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
 
 
 def _hydra_value(config: DictConfig, key: str) -> str | None:
-    """Return the value of a key of Hydra; None if only a run of Hydra knows it."""
+    """Return the value of a key of Hydra; None if it can be resolved only while Hydra runs a job."""
     value = _value(config, key)
     return None if value is None else str(value)
 

@@ -15,7 +15,7 @@ from runner.config.fields import option
 from runner.config.operators import ENV_RUNNERS
 
 PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST = "promote", "uniform", "learning_progress", "regret", "last"
-RULES = (PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST)
+RULE_NAMES = (PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST)
 EPISODE_RETURN, INFO = "episode_return", "info:"
 OPTIONS, ENV_CONFIG = "options", "env_config"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -41,7 +41,7 @@ class CurriculumConfig(FeatureBlock):
         "promote: the current task, until its mean value reaches promote_at; uniform: all tasks equally; "
         "learning_progress: in proportion to the rate of change of a task's values; regret: prioritised level replay; "
         "last: only the last task",
-        choices=RULES,
+        choices=RULE_NAMES,
     )
     measure: str = option(
         EPISODE_RETURN, "value of an episode: episode_return, or info:KEY, a number in the last step's info"

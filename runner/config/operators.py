@@ -302,7 +302,7 @@ class DebugPrintConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class StandardMetricsReportingConfig(OperatorConfig):
-    """End an iteration with an item, and report its metrics. Every plan ends with it automatically."""
+    """End an iteration with an item; the trainer then reports the metrics. Every plan ends with it automatically."""
 
     min_env_steps: int | None = option(
         None,

@@ -68,7 +68,8 @@ class ConfigRule:
 
     Attributes:
         find: the function.
-        reads: names of blocks, separated by spaces. The rule is skipped if one of them could not be read.
+        reads: names of blocks, separated by spaces, and `experiment` for the chosen file. The rule is skipped if one
+            of them could not be read.
         after: rules that must pass first. The rule is skipped if one of them has found a problem.
     """
 

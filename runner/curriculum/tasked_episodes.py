@@ -58,7 +58,7 @@ class TaskedEpisodes(EpisodeListener):
         self._num_cut = len(self._ended)
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
-        """Add the outcomes of the episodes; without `curriculum.measure` an outcome is the return."""
+        """Add the outcomes of the episodes; if the measure is `episode_return`, an outcome is the return."""
         ended = self._ended if counted is None else [self._ended[place] for place in counted]
         outcomes = tuple(
             TaskOutcome(task, episode_return if measured is None else measured)

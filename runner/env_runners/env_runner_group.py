@@ -105,7 +105,7 @@ class EnvRunnerGroup(Part):
         return self.actors.restarts.count
 
     def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
-        """Use these parameters (module id -> vector) from the next call on, in all runners or in these.
+        """Set the weights (module id -> vector) that all env runners, or only `runners`, use from their next call on.
 
         They are sent with the next call, so intermediate versions cost nothing.
         """
@@ -162,8 +162,7 @@ class EnvRunnerGroup(Part):
         return samples
 
     def _sample_once(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int) -> tuple[list[Sample], bool]:
-        """Sample with all runners; return also whether one of them has left the group, whose share the others must
-        sample."""
+        """Sample with all runners. Also return whether one has left the group; the others then sample its share."""
         shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
         futures = self._submit("sample", shares, explore, num_env_steps_sampled)
         answered = [future for future in futures if future.has_answer()]
@@ -195,7 +194,7 @@ class EnvRunnerGroup(Part):
     def wait_for_any(self) -> None:
         """Wait until one of the awaited requests is ready, or any request in flight if none is awaited.
 
-        A ready request of a plan that is not due does not end the wait.
+        An answer that the plan does not take next does not end the wait.
         """
         self.in_flight = [future for future in self.in_flight if not future.has_left]
         awaited, self.awaited = [future for future in self.awaited if not future.has_left], {}
@@ -227,7 +226,10 @@ class EnvRunnerGroup(Part):
         num_env_steps_sampled: int,
         further: tuple[Any, ...] = (),
     ) -> list[SampleFuture]:
-        """Call a method of `EnvRunner` in some env runners, each with its share, its weights and further arguments."""
+        """Call a method of `EnvRunner` in some env runners, each with its share, its weights and further arguments.
+
+        Making a `SampleFuture` sends the call; see `GroupFuture`.
+        """
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         sent = {index: self._sent[index] for index in shares}
         calls = {

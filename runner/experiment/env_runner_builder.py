@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -145,7 +145,7 @@ def _build_single_agent_runner(
     listeners: list[EpisodeListener] = []
     if config.metrics:
         listeners.append(EpisodeInfos(read_info_metrics(config), env.num_envs))
-    listeners += [feature.make_listener(env) for feature in features]
+    listeners += _listeners_of(features, env)
     if writer_id is not None:
         listeners.append(EpisodeRecording(build_recorder(config, acting.spec, writer_id, identity.index)))
     heard = _episode_callbacks(config, identity, callbacks, env, acting.module)
@@ -181,7 +181,7 @@ def _build_multi_agent_runner(
         agents = {module_id: acting.agents for module_id, acting in modules.items()}
         module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
         listeners.append(AgentInfos(read_info_metrics(config, agents), module_of, env.num_envs))
-    listeners += [feature.make_listener(env) for feature in features]
+    listeners += _listeners_of(features, env)
     if writer_id is not None:
         recorder = build_env_episode_recorder(config, specs, writer_id, identity.index)
         listeners.append(EnvEpisodeRecording(recorder, identity.id_prefix))
@@ -293,6 +293,12 @@ def _runner_class(config: ExperimentConfig, default: Any) -> Any:
         what = f"{path} does not support environments like {config.env.name}"
         raise ConfigError([Problem(what, key, path, f"a subclass of {default.__name__}")])
     return found
+
+
+def _listeners_of(features: Iterable[Feature], env: Any) -> list[EpisodeListener]:
+    """Return the listeners of the features for an env runner with these sub-environments."""
+    made = [feature.make_listener(env) for feature in features]
+    return [listener for listener in made if listener is not None]
 
 
 def _acting_module(built: BuiltActingModule) -> ActingModule:

@@ -52,13 +52,12 @@ class EvaluationSchedule(Part):
         self._parallel_policy: EvaluatedPolicy | None = None  # while an evaluation runs in parallel
         self._wait: Callable[[], FinishedEpisodes] | None = None  # returns the episodes of this evaluation
 
-    def begin_iteration(self, parts: RunParts) -> TrainedIteration | None:
+    def start(self, parts: RunParts) -> TrainedIteration | None:
         """Start the evaluation that runs in parallel to the next iteration, if one is due.
 
-        An interrupted evaluation is repeated with the same policy.
-
         Returns:
-            The newest iteration if only its evaluations have to be repeated, or None to train another one.
+            The newest iteration if its evaluation was interrupted: it is repeated with the same policy, and nothing is
+            trained. Else None.
         """
         interrupted, self.interrupted, self._wait = self.interrupted, None, None
         repeated, iteration = self._parallel_policy, parts.metrics.training_iteration + (interrupted is None)
@@ -77,7 +76,7 @@ class EvaluationSchedule(Part):
             is_last: whether this is the last iteration of the run; evaluations are then due at any interval.
 
         Raises:
-            Interrupted: the run was asked to end; the next `begin_iteration` returns the same iteration.
+            Interrupted: the run was asked to end; the next `start` returns the same iteration.
         """
         evaluator, result, iteration = self.evaluator, trained.result, parts.metrics.training_iteration
         interval, offline_interval = self._settings.evaluation_interval, self._settings.offline_evaluation_interval

@@ -59,9 +59,8 @@ def run_experiment(
                     provenance=TrainerProvenance(composed, resume_from, is_trusted),
                 )
             )
-            if (
-                resume_from is None and not config.env.is_external
-            ):  # a state of simulators starts a segment of the journal
+            # Fail now, not at the first checkpoint. `get_state` of external env runners would begin a journal segment.
+            if resume_from is None and not config.env.is_external:
                 check_storable(trainer.get_state())
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):

@@ -162,8 +162,8 @@ class Trainer:
             PartialIteration: the run was asked to end more than `PATIENCE_S` ago, in the middle of an iteration.
         """
         with self._errors_reported():
-            trained = self._evaluations.begin_iteration(self.parts)
-            if trained is None:
+            trained = self._evaluations.start(self.parts)
+            if trained is None:  # else only its interrupted evaluation is repeated
                 self.parts.metrics.begin_iteration()
                 while not isinstance(found := self._plan.root.step(), IterationEnd):
                     if isinstance(found, NotReady):

@@ -74,13 +74,13 @@ class Learner(Part):
 
     @default_settings()
     def update(self, data: Rollout | TrainBatch, num_env_steps: int) -> UpdateResult:
-        """Update each module in `num_epochs` passes over its rows, after `num_env_steps` env steps in total.
+        """Update each module in `num_epochs` passes over its rows.
 
         A module without rows is not changed.
 
         Args:
             data: sampled episodes, which learner pipelines convert to a train batch; or a train batch.
-            num_env_steps: total env steps, for schedules.
+            num_env_steps: env steps of the run so far, for schedules.
 
         Raises:
             LossNotFinite: a loss is not finite. The parameters are then unusable; continue from a checkpoint.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
-from runner.env_runners.loss_failure import with_rollout
-from runner.learners.loss_failure import LossNotFinite
 from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanEnded
+from runner.plans.updates import finish_update, naming_rows_of
 
 
 class UpdatesWithPrefetch(Node):
@@ -60,7 +57,7 @@ class UpdatesWithPrefetch(Node):
 
     def _result(self, ahead: PrefetchedUpdate) -> TrainResult:
         update = ahead.end()
-        (result,) = self._operator.counted([result_of(self.context, ahead.item, ahead.lags, update)])
+        (result,) = self._operator.counted([finish_update(self.context, ahead.item, ahead.lags, update)])
         return result  # type: ignore[no-any-return]
 
     def pending(self) -> dict[str, list[Any]]:
@@ -128,44 +125,3 @@ class PrefetchedUpdate:
             self.lags = self._context.lags_of(self.item.origins)
             self._end = self._context.learners.begin_update(self._sent, self.num_env_steps)
         return self._end
-
-
-def result_of(
-    context: PlanContext, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult
-) -> TrainResult:
-    """Send the new weights to env runners, call `on_update_end`, and return the result of an update on an item.
-
-    Args:
-        context: context of the plan.
-        item: item that was trained on.
-        lags: lags of its origins before the update.
-        update: result of the learners.
-    """
-    updated = time.perf_counter()
-    context.broadcast_weights()
-    timers = {
-        "learner_update": update.update_s,
-        "learner_connector": update.connector_s,
-        "synch_weights": time.perf_counter() - updated,
-    }
-    if update.compile_s:
-        timers["learner_compile"] = update.compile_s
-    context.callbacks.call("on_update_end", updates=[update.metrics])
-    return TrainResult(
-        [update.metrics],
-        item.num_env_steps,
-        rows=update.rows,
-        replay_rows=item.replay_rows,
-        lags=lags,
-        timers=timers,
-        connector_metrics=update.connector_metrics,
-    )
-
-
-@contextmanager
-def naming_rows_of(item: Experiences) -> Iterator[None]:
-    """Add the rows of an item for which a loss is not finite to the error."""
-    try:
-        yield
-    except LossNotFinite as failure:
-        raise with_rollout(failure, item.rollout) from failure

@@ -82,7 +82,7 @@ class RunParts:
             source.set_weights(self.learners.get_weights())
 
     def begin(self) -> None:
-        """Begin or resume: the weights are known, and nothing has been sampled since."""
+        """Call `begin` of each part, in a new run and again after a restore, before anything is sampled."""
         for part in self:
             part.begin(self)
         self._announce()

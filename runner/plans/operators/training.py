@@ -13,8 +13,9 @@ from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Gradients, TrainResult
 from runner.plans.operator import IteratorSource, Node, Operator
-from runner.plans.prefetched_updates import UpdatesWithPrefetch, naming_rows_of, result_of
+from runner.plans.prefetched_updates import UpdatesWithPrefetch
 from runner.plans.recorded_batches import RecordedBatches
+from runner.plans.updates import finish_update, naming_rows_of
 
 
 class TrainOneStep(Operator):
@@ -36,7 +37,7 @@ class TrainOneStep(Operator):
         lags = context.lags_of(item.origins)  # before the update increments the number of the weights
         with naming_rows_of(item):
             update = context.learners.update(item.rollout, num_env_steps)
-        return [result_of(context, item, lags, update)]
+        return [finish_update(context, item, lags, update)]
 
     def _trained_on_recorded(self, item: RecordedBatches, num_env_steps: int) -> TrainResult:
         result = item.train(self.context.learners, num_env_steps)
