@@ -62,7 +62,7 @@ class Part(DeclaredState):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that the state depends on. If a checkpoint has other settings, `reset` is called instead of `set_state`."""
+        """The settings that the state depends on. For a checkpoint with others, `reset` is called, not `set_state`."""
         return {}
 
     def reset(self, old_state: Any) -> None:

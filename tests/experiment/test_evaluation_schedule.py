@@ -61,7 +61,7 @@ def _calls_of_iterations(number: int, is_last: bool = False, **settings: Any) ->
     schedule = _made(evaluator, **settings)
     calls = []
     for iteration in range(1, number + 1):
-        assert schedule.begin_iteration(_parts(iteration - 1)) is None
+        assert schedule.start(_parts(iteration - 1)) is None
         schedule.finish_iteration(TrainedIteration({}), _parts(iteration), is_last)
         calls.append(evaluator.calls)
         evaluator.calls = []
@@ -94,7 +94,7 @@ def test_only_what_was_interrupted_is_repeated(interrupts: str, is_reported: boo
     settings = {"evaluation_interval": 1, "offline_evaluation_interval": 1}
     schedule = _made(_Evaluator(interrupts), **settings)
     trained = TrainedIteration({"loss": 2.0}, is_reported)
-    assert schedule.begin_iteration(_parts(0)) is None
+    assert schedule.start(_parts(0)) is None
     with pytest.raises(Interrupted):
         schedule.finish_iteration(trained, _parts(1))
     result = {"loss": 2.0} | ({EVALUATION_RETURN: 1.0} if interrupts == "offline" else {})
@@ -102,27 +102,27 @@ def test_only_what_was_interrupted_is_repeated(interrupts: str, is_reported: boo
     evaluator = _Evaluator()
     resumed = _made(evaluator, **settings)
     resumed.set_state(schedule.get_state())
-    repeated = resumed.begin_iteration(_parts(1))
+    repeated = resumed.start(_parts(1))
     assert repeated == trained
     resumed.finish_iteration(repeated, _parts(1))
     assert evaluator.calls == (["evaluate"] if interrupts == "evaluate" else []) + ["offline"]
     assert repeated.result == {"loss": 2.0, EVALUATION_RETURN: 1.0, NUM_EPISODES: 1.0}
     assert resumed.get_state() == {}
-    assert resumed.begin_iteration(_parts(1)) is None
+    assert resumed.start(_parts(1)) is None
 
 
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_an_evaluation_in_parallel_is_repeated_with_its_policy(is_trained: bool) -> None:
     settings = {"evaluation_interval": 1, "evaluation_parallel_to_training": True}
     schedule = _made(_Evaluator("wait"), **settings)
-    assert schedule.begin_iteration(_parts(4)) is None
+    assert schedule.start(_parts(4)) is None
     if is_trained:  # otherwise the iteration stops midway
         with pytest.raises(Interrupted):
             schedule.finish_iteration(TrainedIteration({}), _parts(5))
     evaluator = _Evaluator()
     resumed = _made(evaluator, **settings)
     resumed.set_state(schedule.get_state())
-    trained = resumed.begin_iteration(_parts(5 if is_trained else 4))
+    trained = resumed.start(_parts(5 if is_trained else 4))
     assert (trained is not None) == is_trained
     resumed.finish_iteration(trained or TrainedIteration({}), _parts(5))
     assert evaluator.calls == ["repeat from 28", "wait for episodes"]
