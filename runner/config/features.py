@@ -25,8 +25,8 @@ class FeatureBlock:
         return {}
 
 
-# Name of the block -> pattern of its keys with arguments of user-defined classes.
-FEATURE_BLOCKS: Mapping[str, str] = {
+# Name of the block -> pattern of its keys with arguments of user-defined classes, or None if it has no such keys.
+FEATURE_BLOCKS: Mapping[str, str | None] = {
     "curriculum": r"curriculum\.tasks\.[^.]+\.(env_config|options)",
     "league": r"league\.fixed\.[^.]+",
 }

@@ -33,7 +33,7 @@ _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_
 # Free constructor arguments, which may contain addresses and paths.
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
-    rf"|{'|'.join(FEATURE_BLOCKS.values())}"
+    rf"|{'|'.join(filter(None, FEATURE_BLOCKS.values()))}"
     r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
     r"|(.+\.)?(connectors|\w+_pipeline|wrappers|callbacks)\..+"
 )
