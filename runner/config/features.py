@@ -25,7 +25,7 @@ class FeatureBlock:
         return {}
 
 
-# Name of the block -> pattern of its keys with arguments of user-defined classes, or None if it has no such keys.
+# Name of the block -> pattern of its keys with arguments of user-defined classes, or None without such keys.
 FEATURE_BLOCKS: Mapping[str, str | None] = {
     "curriculum": r"curriculum\.tasks\.[^.]+\.(env_config|options)",
     "league": r"league\.fixed\.[^.]+",
