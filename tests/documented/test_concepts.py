@@ -46,7 +46,7 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 def names_defined_in(file: Path) -> set[str]:
-    """Return the classes and functions of a file, and `Class.method` of its methods."""
+    """Return the classes, functions and constants of a file, and `Class.method` of its methods."""
     names = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
@@ -54,6 +54,9 @@ def names_defined_in(file: Path) -> set[str]:
             names |= {node.name, *methods}
         elif isinstance(node, ast.FunctionDef):
             names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names
 
 
