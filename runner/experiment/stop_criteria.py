@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner.config.metric_words import words_of
 from runner.config.schemas import ExperimentConfig
 
 _OVER_EPISODES = re.compile(r"env_runners/(episode_(return|len)_(mean|min)|(agent|module)_episode_return_mean/.+)")
@@ -22,7 +23,7 @@ class MetCriterion:
     bound: float
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.value:g} >= {self.bound:g}"
+        return f"{words_of(self.metric)} {self.value:g} >= {self.bound:g}"
 
     @property
     def key(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from runner.config.metric_words import words_of
 from runner.sweep.space import Combination, combination_key, override_text, without_seed
 from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.headline import ENV_STEPS, count_text
@@ -235,6 +236,6 @@ def _reason(best: SeedGroup, metric: str, mode: str, target: float | None) -> st
     seeds = f" (inter-quartile mean of {len(values)} seeds)" if len(values) > 1 else ""
     if target is not None and interquartile_mean([min(value, target) for value in values]) >= target:
         steps = interquartile_mean([float(trial.result.get(ENV_STEPS) or 0) for trial in best.trials])
-        return f"reached {metric} {target:g} in the fewest env steps: {count_text(steps)}{seeds}"
+        return f"reached {words_of(metric)} {target:g} in the fewest env steps: {count_text(steps)}{seeds}"
     best_is = "highest" if mode == "max" else "lowest"
-    return f"{best_is} {metric}: {interquartile_mean(values):.6g}{seeds}"
+    return f"{best_is} {words_of(metric)}: {interquartile_mean(values):.6g}{seeds}"

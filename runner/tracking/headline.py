@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.config.metric_words import words_of
 from runner.tracking.known_run import runner_command, ui_command
 from runner.tracking.plain_values import finite_number
 
@@ -96,10 +97,8 @@ def duration_text(seconds: float) -> str:
     return f"{days}d {text}" if days else text
 
 
-# Stop metric -> its words in the banner; {} stands for the bound.
+# Metric that only grows -> its words in the banner; {} stands for the bound.
 _CRITERIA = {
-    RETURN: "mean return >= {}",
-    EVALUATION_RETURN: "mean evaluation return >= {}",
     ITERATION: "{} iterations",
     ENV_STEPS: "{} env steps",
     GRADIENT_STEPS: "{} gradient updates",
@@ -110,7 +109,8 @@ _CRITERIA = {
 
 
 def _criterion_text(name: str, value: float) -> str:
-    text = _CRITERIA.get(name, f"{name} >= {{}}").format(f"{value:,.10g}")
+    bound = f"{value:,.10g}"
+    text = _CRITERIA[name].format(bound) if name in _CRITERIA else f"{words_of(name)} >= {bound}"
     return text.removesuffix("s") if text.startswith("1 ") else text
 
 

@@ -86,8 +86,8 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
 @pytest.mark.parametrize(
     ("overrides", "told", "key"),
     [
-        ([], "training_iteration 2 >= 2", "stop.training_iteration"),
-        (["algorithm.lr=1e-2", "stop.training_iteration=1"], "training_iteration 2 >= 1", "stop.training_iteration"),
+        ([], "iterations 2 >= 2", "stop.training_iteration"),
+        (["algorithm.lr=1e-2", "stop.training_iteration=1"], "iterations 2 >= 1", "stop.training_iteration"),
         (
             ["stop.training_iteration=null", "stop.env_runners.episode_len_max=3"],
             "env_runners/episode_len_max",
@@ -170,7 +170,7 @@ def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run
 @pytest.mark.parametrize(
     ("verb", "words", "output"),
     [
-        ("resume", ["stop.training_iteration=3"], "finished: training_iteration 3"),
+        ("resume", ["stop.training_iteration=3"], "finished: iterations 3"),
         ("evaluate", ["evaluation.evaluation_duration=1"], "evaluated "),
         ("export", ["lr=0.1/policy=1.onnx"], "policy=1.onnx"),
         ("report", [], "report.html"),

@@ -51,7 +51,7 @@ FIELDS = tuple(each.name for each in fields(Problem))
 # A line of progress: iteration, env steps, return or rows, speed.
 PROGRESS = re.compile(r"iter |\s+\d+\s+\d[\d,]*\s+[-\d.,]+\s+\d[\d,]*\s")
 # What a run at reduced size ends by is its size.
-FINISHED = re.compile(r"^finished: \S+ \S+ >= \S+")
+FINISHED = re.compile(r"^finished: [\w ().,]+ \S+ >= \S+$")
 
 
 @dataclass
@@ -159,7 +159,7 @@ def _pattern(line: str) -> str:
     """What a documented line may be at another size: other numbers, paths and units; a progress line has its labels."""
     line = line.strip()
     if FINISHED.match(line):
-        return r"finished: \S+ \S+ >= \S+"
+        return r"finished: [^:]+ \S+ >= \S+"
     if line.startswith("iter "):  # columns that come later depend on what an iteration has: an evaluation, time left
         line = re.split(r" (?:entropy|elapsed|evaluation|\.\.\.)", line)[0].rstrip() + " ..."
     pattern, end = "", 0

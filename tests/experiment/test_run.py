@@ -13,6 +13,7 @@ import pytest
 
 from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
+from runner.config.metric_words import words_of
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 from tests.support.problems import shown_problems
 
@@ -50,7 +51,7 @@ def test_files_of_a_run_dir(run_main: Run, tmp_path: Path) -> None:
     assert steps == sorted(set(steps))
     result = result_of(run_dir)
     assert {name: result[name] for name in lines[-1]} == lines[-1]
-    assert (result["status"], result["stop_reason"]) == ("finished", "training_iteration 3 >= 3")
+    assert (result["status"], result["stop_reason"]) == ("finished", "iterations 3 >= 3")
     assert result["mlflow_run_id"] is None
     assert result["checkpoint"] == str(run_dir / "checkpoints" / "iteration_000003")
     assert checkpoints_of(run_dir) == ["iteration_000002", "iteration_000003"]
@@ -78,7 +79,7 @@ def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
     assert f"  run dir      {tmp_path / 'run'}" in lines
     header = next(number for number, line in enumerate(lines) if line.split()[:2] == ["iter", "env"])
     assert [line.split()[0] for line in lines[header + 1 : header + 3]] == ["1", "2"]  # first and last iteration
-    assert "finished: training_iteration 2 >= 2" in lines
+    assert "finished: iterations 2 >= 2" in lines
     assert any("runner resume " in line for line in lines)
     assert "\x1b" not in outcome.out
 
@@ -120,7 +121,7 @@ def test_any_metric_stops_a_run(run_main: Run, tmp_path: Path, stop: str, metric
     *before, last = progress_of(tmp_path / "run")
     assert last[metric] >= bound
     assert all(line[metric] is None or line[metric] < bound for line in before)
-    assert result_of(tmp_path / "run")["stop_reason"].startswith(f"{metric} {last[metric]:g} >= {bound:g}")
+    assert result_of(tmp_path / "run")["stop_reason"].startswith(f"{words_of(metric)} {last[metric]:g} >= {bound:g}")
 
 
 def test_the_metric_of_an_evaluation_stops_a_run(run_main: Run, tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_the_metric_of_an_evaluation_stops_a_run(run_main: Run, tmp_path: Path) 
     )
     assert outcome.code == 0, outcome.err
     assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1, 2]
-    assert result_of(tmp_path / "run")["stop_reason"].startswith(EVALUATION_RETURN)
+    assert result_of(tmp_path / "run")["stop_reason"].startswith("mean evaluation return ")
 
 
 def test_a_metric_that_does_not_come_in_every_iteration_stops_no_run(run_main: Run, tmp_path: Path) -> None:

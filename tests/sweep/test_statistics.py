@@ -156,14 +156,14 @@ def test_a_lucky_seed_does_not_make_its_combination_the_best() -> None:
         trials_of({"3e-3": [(500, 9), (10, 9), (20, 9)], "1e-3": [(300, 9), (310, 9), (290, 9)]}), {RETURN: "max"}
     )
     assert [trial.number for trial in ranking.trials] == [4, 3, 5, 0, 2, 1]
-    assert ranking.reason == f"highest {RETURN}: 300 (inter-quartile mean of 3 seeds)"
+    assert ranking.reason == "highest mean return: 300 (inter-quartile mean of 3 seeds)"
 
 
 def test_trials_that_stop_at_the_target_are_ranked_by_the_env_steps_that_they_needed() -> None:
     trials = trials_of({"1e-3": [(459.0, 90_000)], "3e-3": [(450.5, 20_000)], "1e-2": [(449.0, 100)]})
     ranking = rank(trials, {RETURN: "max"}, target=450.0)
     assert [trial.number for trial in ranking.trials] == [1, 0, 2]
-    assert ranking.reason == f"reached {RETURN} 450 in the fewest env steps: 20,000"
+    assert ranking.reason == "reached mean return 450 in the fewest env steps: 20,000"
     without_target = rank(trials, {RETURN: "max"})
     assert [trial.number for trial in without_target.trials] == [0, 1, 2]
 

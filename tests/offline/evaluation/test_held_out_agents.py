@@ -55,7 +55,7 @@ def test_a_run_evaluates_reports_and_stops_by_an_agents_metric(run_main: Run) ->
     given = ["+experiment=ppo_multi_agent_cartpole", "hydra.run.dir=run", *HELD_OUT, f"{KEY}type=[eval_loss,wis]"]
     outcome = run_main(*given, "++stop.evaluation.offline.agent_1.wis=0.1")
     assert outcome.code == 0, outcome.err
-    assert "finished: evaluation/offline/agent_1/wis" in outcome.out
+    assert "finished: WIS estimate of the return (agent_1)" in outcome.out
     told = run_main("evaluate", "run", "evaluation.evaluation_duration=2")
     assert told.code == 0, told.err
     for agent in ("agent_0", "agent_1"):
