@@ -65,7 +65,7 @@ _RUN_IMPORTS = {"Trainer", "steps_to_the_end", "ray", "subprocess", "multiproces
 _RUN_FOLDERS = {"system", "chaos", "cluster", "mutants", "notebooks", "policy", "rllink", "testing"}
 _RUN_FILES = {"test_rehearsal.py", "test_separate_envs.py"}
 _TIMES = (
-    *("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
+    *("timers/", "system/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
     "env_runners/num_samples_ready",  # a matter of time, too
     "env_runners/sample_bytes_per_env_step",  # only of remote env runners
 )

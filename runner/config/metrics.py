@@ -54,6 +54,21 @@ _RUN_METRICS: Mapping[str, str] = {
     "fault_tolerance/num_learner_restarts": "restarts of the remote learners so far",
 }
 
+CPU_PERCENT, MEMORY_PERCENT = "system/cpu_percent", "system/memory_percent"
+RUN_CPUS, RUN_MEMORY_GB = "system/run_cpus", "system/run_memory_gb"
+GPU_PERCENT, GPU_MEMORY_GB = "system/gpu_percent", "system/gpu_memory_gb"
+SYSTEM = "system/"
+_SYSTEM_METRICS: Mapping[str, str] = {
+    CPU_PERCENT: "use of all CPUs of the driver's machine, in percent",
+    RUN_CPUS: "CPUs kept busy by the driver and the processes that it started, on average",
+    MEMORY_PERCENT: "memory in use on the driver's machine, in percent",
+    RUN_MEMORY_GB: "resident memory of the driver and the processes that it started, in GB",
+}
+_GPU_METRICS: Mapping[str, str] = {
+    GPU_PERCENT: "mean use of the GPUs of the driver's machine, in percent",
+    GPU_MEMORY_GB: "memory in use on these GPUs, in GB",
+}
+
 _ONLINE_METRICS: Mapping[str, str] = {
     "timers/env_runner_sampling": "seconds spent on sampling or on waiting for env runners",
     NUM_RESTARTS: "env runners restarted so far",
@@ -186,6 +201,7 @@ def producible_metrics(
     for buffer in config.algorithm.replay_buffers:
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
     is_remote = config.engine == "ray" and config.env_runners.min_env_runners > 0
+    names |= {**_SYSTEM_METRICS, **(_GPU_METRICS if uses_gpus(config) else {})}
     names |= _REMOTE_METRICS if samples and is_remote else {}
     names |= _COMPILE_METRICS if config.learners.compile else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
@@ -216,6 +232,11 @@ def producible_metrics(
     trained = config.multi_agent.trained_modules(list(agents_by_module or {}))
     agents = [agent for module_id in trained for agent in (agents_by_module or {})[module_id]]
     return names | offline_evaluation_metrics(config.evaluation, agents)
+
+
+def uses_gpus(config: ExperimentConfig) -> bool:
+    """Return whether learners or env runners get GPUs."""
+    return config.learners.num_gpus_per_learner > 0 or config.env_runners.num_gpus_per_env_runner > 0
 
 
 def _env_metrics(config: ExperimentConfig) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ import torch
 from runner.callbacks import Callbacks
 from runner.config.callbacks import with_evaluation
 from runner.config.info_metrics import read_info_metrics
-from runner.config.metrics import check_metric_names
+from runner.config.metrics import check_metric_names, uses_gpus
 from runner.config.offline import OfflineConfig
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
@@ -150,7 +150,8 @@ def _begin(
 def _build_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
     of_infos = read_info_metrics(config, _agents_of(built_modules))
     smoothing = config.env_runners.metrics_num_episodes_for_smoothing
-    return RunMetrics(smoothing, ENV_RUNNERS in needs_of(config), notes.warn, of_infos, config.env.name)
+    samples_episodes, has_gpus = ENV_RUNNERS in needs_of(config), uses_gpus(config)
+    return RunMetrics(smoothing, samples_episodes, notes.warn, of_infos, config.env.name, has_gpus)
 
 
 def check_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], callbacks: Callbacks) -> None:

@@ -20,6 +20,7 @@ from runner.parts import Part
 from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
 from runner.plans.missing_infos import MissingInfos
+from runner.plans.system_usage import SystemUsage
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
@@ -44,6 +45,7 @@ class RunMetrics(Part):
         warn: prints a line, for example about the first observation outside its space.
         of_infos: metrics computed from infos.
         env_name: name of the environment, for these lines.
+        has_gpus: whether to report the use of GPUs.
 
     Attributes:
         of_infos: metrics computed from infos.
@@ -71,7 +73,9 @@ class RunMetrics(Part):
         warn: Callable[[str], None] = lambda text: None,
         of_infos: Sequence[InfoMetric] = (),
         env_name: str = "",
+        has_gpus: bool = False,
     ) -> None:
+        self._usage = SystemUsage(has_gpus)
         self._samples_episodes = samples_episodes
         self._warn, self._env_name = warn, env_name
         self._has_warned = False
@@ -244,6 +248,7 @@ class RunMetrics(Part):
         result |= _means_by_module(self._updates)
         result |= self.reported
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
+        result |= self._usage.metrics()
         return result | dict(more)
 
     @property

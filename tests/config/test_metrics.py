@@ -16,7 +16,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs/reference/metrics_and_files.m
 RUNS = (
     ("ppo_cartpole", "learners.compile=true"),
     ("impala_cartpole", "env_runners.restart_failed_sub_environments=true"),
-    ("sac_pendulum",),
+    ("sac_pendulum", "learners.num_gpus_per_learner=1"),
     ("td3_pendulum",),
     ("rainbow_cartpole",),
     ("apex_cartpole",),
