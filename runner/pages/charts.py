@@ -19,8 +19,10 @@ _AltairChart = alt.Chart | alt.LayerChart
 # Altair takes 0.1 s per chart, and a live page draws the same charts again and again.
 _remembered = lru_cache(maxsize=512)
 
-POINTS, OTHERS, TICKS = "points", "others", "ticks"
+POINTS, OTHERS, TICKS, CELLS = "points", "others", "ticks", "cells"
 DASHED = "dashed"
+RAW = "raw"  # layer of charts that the page can smooth
+_RAW_OPACITY = 0.35
 MOST_COLOURS = 10
 _TEXT_WIDTH = 110  # pixels for the text next to a bar
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -51,7 +53,7 @@ def _theme(ground: str, text: str, quiet: str, line: str, ramp: Sequence[str]) -
         "style": {"halo": {"stroke": ground, "strokeWidth": 4, "strokeJoin": "round"}, "label": {"fill": text}},
         "rule": {"color": quiet},
         "view": {"stroke": None},
-        "range": {"category": list(_COLOURS), "ramp": list(ramp)},
+        "range": {"category": list(_COLOURS), "ramp": list(ramp), "heatmap": list(ramp)},
     }
 
 
@@ -91,7 +93,7 @@ def curves(
     band: str = "",
     style: CurveStyle = PLAIN_CURVES,
 ) -> Chart:
-    """Return lines with bands around them.
+    """Return lines with bands around them. If the page smooths them, the values in `raw` are drawn faintly.
 
     Hovering shows the nearest point; clicking on the legend shows a single line.
 
@@ -101,7 +103,7 @@ def curves(
         band: meaning of `low` and `high` of a point, or empty without a band.
         style: style of the lines.
 
-    Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, and optionally `part` (`DASHED`) and `marked`.
+    Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, and optionally `part` (`DASHED`), `marked` and `raw`.
     """
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
     x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if style.is_small else 8)
@@ -136,6 +138,15 @@ def curves(
         marks = base.transform_filter(alt.datum.marked).mark_point(filled=True, size=24)
         layers.append(marks.encode(y=y, opacity=shown))
     layers.append(_nearest(base.encode(y=y), tooltip))
+    if not style.is_stepped:
+        # Without smoothing, this line is the same as the other one.
+        raw = base.transform_calculate("unsmoothed", "isValid(datum.raw) ? datum.raw : datum.y")
+        raw = raw.mark_line(strokeWidth=1, strokeJoin="round").encode(
+            y=alt.Y("unsmoothed:Q", title=y_title_shown, axis=y_axis, scale=scale),
+            detail=["series:N", "part:N"],
+            opacity=alt.when(chosen).then(alt.value(_RAW_OPACITY)).otherwise(alt.value(0.04)),
+        )
+        layers.insert(0, raw.properties(name=RAW))
     if band:
         area = base.mark_area().encode(
             y=alt.Y("low:Q", title=y_title_shown, axis=y_axis, scale=scale),
@@ -358,3 +369,69 @@ def matrix(rows: tuple[str, ...], columns: tuple[str, ...], x_title: str, title:
         )
     )
     return _without_theme(cells)
+
+
+@_remembered
+def cells(columns: tuple[str, ...], rows: tuple[str, ...], x_title: str, y_title: str, title: str, mode: str) -> Chart:
+    """Return one coloured cell with its number per pair of values.
+
+    Args:
+        columns, rows: values in order, rows from the top.
+        x_title, y_title: titles of the axes.
+        title: title of the colours.
+        mode: max or min, the best end of the colours, which gets the strong colour.
+
+    Rows of `POINTS`: `x`, `y`, `value`, `text`, `num` (trials).
+    """
+    base = alt.Chart(alt.NamedData(POINTS)).encode(
+        x=alt.X("x:N", title=x_title, sort=list(columns), axis=alt.Axis(labelAngle=0, labelLimit=120)),
+        y=alt.Y("y:N", title=y_title, sort=list(rows), axis=alt.Axis(labelLimit=120)),
+        tooltip=[
+            alt.Tooltip("x:N", title=x_title),
+            alt.Tooltip("y:N", title=y_title),
+            alt.Tooltip("value:Q", title=title, format=",.5~g"),
+            alt.Tooltip("num:Q", title="trials"),
+        ],
+    )
+    squares = base.mark_rect().encode(color=_objective_colour(title, mode))
+    texts = [base.mark_text(fontSize=12, style=style).encode(text="text:N") for style in ("halo", "label")]
+    return _without_theme(alt.LayerChart(layer=[squares, *texts]))
+
+
+@_remembered
+def surface(x_title: str, y_title: str, title: str, mode: str, is_x_log: bool, is_y_log: bool) -> Chart:
+    """Return trials as points above coloured cells.
+
+    Args:
+        x_title, y_title: titles of the axes.
+        title: title of the colours.
+        mode: max or min, the best end of the colours, which gets the strong colour.
+        is_x_log, is_y_log: whether an axis is logarithmic.
+
+    Rows of `CELLS`: `x`, `x2`, `y`, `y2`, `value`. Rows of `POINTS`: `x`, `y`, `value`, `trial`, `values` (text).
+    """
+    colour = _objective_colour(title, mode)
+    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format=".3~g", tickCount=8, grid=False), scale=_scale(is_x_log))
+    y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format=".3~g", tickCount=6, grid=False), scale=_scale(is_y_log))
+    between = alt.Chart(alt.NamedData(CELLS)).mark_rect(strokeWidth=0.7)
+    between = between.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=colour, stroke=alt.Stroke("value:Q", legend=None))
+    points = (
+        alt.Chart(alt.NamedData(POINTS))
+        .mark_point(filled=True, size=60, opacity=1, stroke=_GREY, strokeWidth=1)
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            tooltip=[
+                alt.Tooltip("trial:N", title="trial"),
+                alt.Tooltip("value:Q", title=title, format=",.5~g"),
+                alt.Tooltip("values:N", title="values"),
+            ],
+        )
+    )
+    return _without_theme(alt.LayerChart(layer=[between, points]))
+
+
+def _objective_colour(title: str, mode: str) -> alt.Color:
+    legend = alt.Legend(title=title, orient="top", gradientLength=220, gradientThickness=9, format=".4~g")
+    return alt.Color("value:Q", sort="ascending" if mode == "max" else "descending", legend=legend)

@@ -1,9 +1,60 @@
 "use strict";
-// Draws the charts in the reader's colour scheme, and sorts tables on click.
+// Draws the charts in the reader's colour scheme, smooths curves, and sorts tables on click.
 
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Map(); // key of a figure -> its view
+const smoothing = document.getElementById("smoothing");
+
+function isSmoothable(spec) {
+  return (spec.layer ?? []).some((layer) => layer.name === "raw");
+}
+
+// Returns the exponential moving average of each series, without a bias to the first value as in TensorBoard; rows keep
+// the value in `raw`. A missing value stays missing. A row that repeats the x of the row before it joins two line parts.
+function smooth(rows, weight) {
+  const states = new Map();
+  return rows.map((row) => {
+    if (!Number.isFinite(row.y)) {
+      return { ...row };
+    }
+    let state = states.get(row.series);
+    if (row.x !== state?.x) {
+      const { sum = 0, total = 0 } = state ?? {};
+      state = { x: row.x, sum: weight * sum + (1 - weight) * row.y, total: weight * total + 1 - weight };
+      states.set(row.series, state);
+    }
+    return { ...row, y: state.sum / state.total, raw: row.y };
+  });
+}
+
+function shownRows(spec, rows) {
+  const weight = Number(smoothing.querySelector("input").value);
+  return weight > 0 && isSmoothable(spec) ? smooth(rows, weight) : structuredClone(rows);
+}
+
+function shownSpec(spec) {
+  const datasets = Object.entries(spec.datasets).map(([name, rows]) => [name, shownRows(spec, rows)]);
+  return { ...structuredClone({ ...spec, datasets: {} }), datasets: Object.fromEntries(datasets) };
+}
+
+// Replaces the data of a drawn chart.
+async function redraw(view, spec) {
+  for (const [name, rows] of Object.entries(spec.datasets)) {
+    view.data(name, shownRows(spec, rows));
+  }
+  await view.runAsync();
+}
+
+async function smoothCharts() {
+  smoothing.querySelector("output").textContent = Number(smoothing.querySelector("input").value).toFixed(2);
+  const views = Object.entries(charts.specs).filter(([key, spec]) => isSmoothable(spec) && drawn.has(key));
+  await Promise.all(views.map(([key, spec]) => redraw(drawn.get(key).view, spec)));
+}
+
+function showSmoothing() {
+  smoothing.hidden = !Object.values(charts.specs).some(isSmoothable);
+}
 
 // The old drawing is removed when the new one is ready, to avoid flickering.
 async function drawChart(key) {
@@ -15,7 +66,7 @@ async function drawChart(key) {
   drawn.get(key)?.finalize();
   drawn.delete(key);
   try {
-    const result = await vegaEmbed(stage, structuredClone(charts.specs[key]), {
+    const result = await vegaEmbed(stage, shownSpec(charts.specs[key]), {
       mode: "vega-lite",
       renderer: "svg",
       config: charts.themes[theme],
@@ -32,6 +83,7 @@ async function drawChart(key) {
 }
 
 async function drawCharts() {
+  showSmoothing();
   for (const key of Object.keys(charts.specs)) {
     await drawChart(key);
   }
@@ -65,5 +117,7 @@ document.addEventListener("click", (event) => {
     orderBy(header, header.ariaSort === "ascending" ? "descending" : "ascending");
   }
 });
+smoothing.addEventListener("input", smoothCharts);
+smoothing.addEventListener("submit", (event) => event.preventDefault());
 prefersDark.addEventListener("change", drawCharts);
 drawCharts();

@@ -88,6 +88,7 @@ class Figure:
         points: name -> rows of data.
         caption: text below it.
         title: text above it.
+        metric: keys of its metrics, shown below the title in small print so that they can be found and copied.
         height: height in pixels.
         is_small: whether several are shown in a row. No images are made of small figures.
     """
@@ -97,6 +98,7 @@ class Figure:
     points: Mapping[str, Sequence[Mapping[str, Any]]]
     caption: str = ""
     title: str = ""
+    metric: str = ""
     height: int = 340
     is_small: bool = False
 

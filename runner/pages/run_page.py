@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.metric_words import capitalised, learner_words, title_of
 from runner.config.metrics import (
     IDLE_S,
     LEARNER_IDLE_S,
     NUM_READY,
     QUARANTINED,
+    SYSTEM,
     WEIGHTS_LAG_MAX,
     WEIGHTS_LAG_MEAN,
 )
@@ -39,25 +41,25 @@ from runner.tracking.headline import (
 )
 from runner.tracking.series import Column, axis_of, axis_title, last_values, plain, thin
 
-_MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
+_MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS, _MOST_KEYS = 400, 150, 25, 3
 _ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
 _REPLAY, _INTENSITY = "replay_buffers/", "training_intensity"
 # Chart -> metrics of a buffer, with the names of their lines.
 _OF_BUFFERS = {
-    "env steps kept": {"num_env_steps": "kept", "capacity": "capacity"},
-    "age of the oldest row, in updates": {"age_of_oldest": ""},
-    "mean priority": {"mean_priority": ""},
+    "Stored env steps": {"num_env_steps": "stored", "capacity": "capacity"},
+    "Age of the oldest row (batches)": {"age_of_oldest": ""},
+    "Mean priority": {"mean_priority": ""},
 }
 # Metric of an asynchronous plan -> its chart, and the name of its line there.
 _ASYNCHRONY = {
-    WEIGHTS_LAG_MEAN: ("lag of the weights, in updates", "mean"),
-    WEIGHTS_LAG_MAX: ("lag of the weights, in updates", "max"),
-    NUM_READY: ("samples waiting for the learner", ""),
-    IDLE_S: ("seconds that env runners wait, in total", ""),
-    LEARNER_IDLE_S: ("seconds without updates", ""),
+    WEIGHTS_LAG_MEAN: ("Age of the weights (updates)", "mean"),
+    WEIGHTS_LAG_MAX: ("Age of the weights (updates)", "max"),
+    NUM_READY: (title_of(NUM_READY), ""),
+    IDLE_S: (title_of(IDLE_S), ""),
+    LEARNER_IDLE_S: (title_of(LEARNER_IDLE_S), ""),
 }
-_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", *SHOWN)
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", SYSTEM, *SHOWN)
 # Axes, and other metrics that only count iterations.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
@@ -110,6 +112,7 @@ def run_page(record: RunData, url_of: Callable[[Path], str] = embed_video) -> Pa
         Section("Replay", list(_replay(record))),
         Section("Asynchrony", list(_asynchrony(record))),
         Section("Time", list(_time(record))),
+        Section("System", list(_metrics(record, SYSTEM, but=()))),
         Section("Episodes", list(_metrics(record, "env_runners/", but=[*_main_metrics(record), *_ASYNCHRONY]))),
         Section("Other metrics", list(_others(record))),
         Section("Configuration", list(configuration(record))),
@@ -153,8 +156,9 @@ def _is_offline(record: RunData) -> bool:
 
 @dataclass(frozen=True)
 class _Line:
-    """A metric with the metrics of its band."""
+    """A metric with its name in the legend and the metrics of its band."""
 
+    metric: str
     name: str
     y: Column
     low: Column | None = None
@@ -168,8 +172,8 @@ class _Line:
             stem = metric.removesuffix(ending)
             low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
             if metric.endswith(ending) and low is not None and high is not None:
-                return cls(name, columns[metric], low, high, band)
-        return cls(name, columns[metric])
+                return cls(metric, name, columns[metric], low, high, band)
+        return cls(metric, name, columns[metric])
 
     def rows(self, x: Column, num_points: int) -> Rows:
         """Return one point per iteration with a value, or per group of iterations."""
@@ -206,7 +210,7 @@ def _learning_curves(record: RunData) -> Iterator[Block]:
         yield Text("No iteration has ended with a return or a loss yet.")
         return
     first = next(iter(main))
-    title = "mean episode return" if first in (RETURN, EVALUATION_RETURN) else "total loss"
+    title = "Mean return" if first in (RETURN, EVALUATION_RETURN) else "Total loss"
     yield _figure(record, "learning_curves", [_Line.find(record.columns, *names) for names in main.items()], title)
     yield from _returns_by_part(record)
 
@@ -217,8 +221,8 @@ def _returns_by_part(record: RunData) -> Iterator[Block]:
         prefix = f"env_runners/{kind}_episode_return_mean/"
         names = [name for name in record.columns if name.startswith(prefix)]
         if len(names) > 1 or (names and kind == "agent"):
-            lines = [_Line(name.removeprefix(prefix), record.columns[name]) for name in names]
-            yield _figure(record, f"{kind}_returns", lines, f"mean episode return by {kind}", height=260)
+            lines = [_Line(name, name.removeprefix(prefix), record.columns[name]) for name in names]
+            yield _figure(record, f"{kind}_returns", lines, f"Mean return by {kind}", height=260)
 
 
 def _figure(record: RunData, name: str, lines: Sequence[_Line], title: str, height: int = 340) -> Figure:
@@ -242,8 +246,17 @@ def _figure(record: RunData, name: str, lines: Sequence[_Line], title: str, heig
         ),
         points={charts.POINTS: [row for panel in rows for row in panel]},
         caption=" ".join(texts),
+        title=title,
+        metric=_metrics_text(lines),
         height=height,
     )
+
+
+def _metrics_text(lines: Sequence[_Line]) -> str:
+    """Return the keys of the metrics, of many only the first ones."""
+    shown = [line.metric for line in lines[:_MOST_KEYS]]
+    rest = [f"{len(lines) - _MOST_KEYS} more"] if len(lines) > _MOST_KEYS else []
+    return ", ".join([*shown, *rest])
 
 
 def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
@@ -259,9 +272,10 @@ def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
             problem = Problem(what, str(record.path), name, ", ".join(record.columns), nearest)
             raise UserError(problem.render_alone())
     if len(metrics) == 1:
-        return _figure(record, "curves", [_Line.find(record.columns, metrics[0], metrics[0])], metrics[0])
+        title = title_of(metrics[0])
+        return _figure(record, "curves", [_Line.find(record.columns, metrics[0], title)], title)
     stem = _common_stem(metrics)
-    lines = [_Line(name.removeprefix(f"{stem}/"), record.columns[name]) for name in metrics]
+    lines = [_Line(name, name.removeprefix(f"{stem}/"), record.columns[name]) for name in metrics]
     return _figure(record, "curves", lines, stem)
 
 
@@ -282,11 +296,17 @@ def _learner(record: RunData) -> Iterator[Block]:
     for name in record.columns:
         if name.startswith(_LEARNERS):
             by_metric.setdefault(name.rpartition("/")[2], []).append(name)
-    lines = {
-        metric: [_Line(name.removeprefix(_LEARNERS).rpartition("/")[0], record.columns[name]) for name in names]
+    for_modules = {
+        metric: [_Line(name, name.removeprefix(_LEARNERS).rpartition("/")[0], record.columns[name]) for name in names]
         for metric, names in by_metric.items()
     }
-    yield from _small_charts(record, lines)
+    panels = [(_learner_title(metric, panel), panel) for metric, panel in for_modules.items()]
+    yield from _small_charts(record, panels)
+
+
+def _learner_title(name: str, panel: Sequence[_Line]) -> str:
+    """Return the title of a learner's metric; with several modules, the legend names them."""
+    return title_of(panel[0].metric) if len(panel) == 1 else capitalised(learner_words(name))
 
 
 def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block]:
@@ -302,9 +322,7 @@ def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block
         if line.band == band
         for other in (low, high)
     }
-    yield from _small_charts(
-        record, {name.removeprefix(prefix): [line] for name, line in lines.items() if name not in of_bands}
-    )
+    yield from _small_charts(record, [(title_of(name), [line]) for name, line in lines.items() if name not in of_bands])
 
 
 def _replay(record: RunData) -> Iterator[Block]:
@@ -318,19 +336,15 @@ def _replay(record: RunData) -> Iterator[Block]:
     lines: dict[str, list[_Line]] = {}
     for title, metrics in _OF_BUFFERS.items():
         found = {
-            (name, label): record.columns.get(f"{_REPLAY}{name}/{metric}")
+            f"{_REPLAY}{name}/{metric}": label if len(buffers) == 1 else ", ".join(filter(None, (name, label)))
             for name in buffers
             for metric, label in metrics.items()
         }
-        panel = [
-            _Line(label if len(buffers) == 1 else ", ".join(filter(None, (name, label))), column)
-            for (name, label), column in found.items()
-            if column is not None
-        ]
+        panel = [_Line(key, label, record.columns[key]) for key, label in found.items() if key in record.columns]
         lines |= {title: panel} if panel else {}
     if _INTENSITY in record.columns:
-        lines["env steps trained on / sampled"] = [_Line("", record.columns[_INTENSITY])]
-    yield from _small_charts(record, lines)
+        lines[title_of(_INTENSITY)] = [_Line(_INTENSITY, "", record.columns[_INTENSITY])]
+    yield from _small_charts(record, lines.items())
 
 
 def _asynchrony(record: RunData) -> Iterator[Block]:
@@ -338,12 +352,12 @@ def _asynchrony(record: RunData) -> Iterator[Block]:
     lines: dict[str, list[_Line]] = {}
     for metric, (title, label) in _ASYNCHRONY.items():
         if metric in record.columns:
-            lines.setdefault(title, []).append(_Line(label, record.columns[metric]))
+            lines.setdefault(title, []).append(_Line(metric, label, record.columns[metric]))
     for name in record.columns:
         if name.startswith(f"{QUEUES}/"):
             queue = name.removeprefix(f"{QUEUES}/").removesuffix("/num_items")
-            lines.setdefault("items in the queue", []).append(_Line(queue, record.columns[name]))
-    yield from _small_charts(record, lines)
+            lines.setdefault("Items in the queue", []).append(_Line(name, queue, record.columns[name]))
+    yield from _small_charts(record, lines.items())
 
 
 def _buffers(record: RunData) -> list[str]:
@@ -355,29 +369,29 @@ def _buffers(record: RunData) -> list[str]:
 def _others(record: RunData) -> Iterator[Block]:
     drawn = (*_COUNTS, *([_INTENSITY] if _buffers(record) else []))
     names = [name for name in record.columns if not name.startswith(_SHOWN) and name not in drawn]
-    lines = {name: [_Line(name, record.columns[name])] for name in names}
-    yield from _small_charts(record, lines)
+    yield from _small_charts(record, [(title_of(name), [_Line(name, "", record.columns[name])]) for name in names])
 
 
-def _small_charts(record: RunData, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
-    """Yield charts of the metrics that change, and a sentence listing the constant ones."""
+def _small_charts(record: RunData, panels: Iterable[tuple[str, Sequence[_Line]]]) -> Iterator[Block]:
+    """Yield charts (title, lines) of the metrics that change, and a sentence listing the constant ones."""
     x, constant = axis_of(record.columns, record.axis), []
-    for title, panel in lines.items():
+    for title, panel in panels:
         values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in panel]))
         if len(values) == 1:
-            constant.append(f"{title} {number_text(values[0])}")
+            constant.append(f"{title} {number_text(values[0])} ({_metrics_text(panel)})")
             continue
         rows = [row for line in panel for row in line.rows(x, _MOST_SMALL_POINTS)]
         band = panel[0].band
         series = tuple(line.name for line in panel)
         is_marked = any(row["marked"] for row in rows)
         yield Figure(
-            name=title.replace("/", "_"),
+            name=panel[0].metric.replace("/", "_"),
             chart=charts.curves(
                 series, axis_title(record.axis), title, band, charts.CurveStyle(is_small=True, is_marked=is_marked)
             ),
             points={charts.POINTS: rows},
             title=title,
+            metric=_metrics_text(panel),
             height=150 if len(panel) == 1 else 190,
             is_small=True,
         )
@@ -396,7 +410,7 @@ def _time(record: RunData) -> Iterator[Block]:
             yield _phases_over_time(record, phases)
     speed = record.columns.get(STEPS_PER_S)
     if speed is not None:
-        yield _figure(record, "throughput", [_Line("env steps/s", speed)], "env steps per second", height=220)
+        yield _figure(record, "throughput", [_Line(STEPS_PER_S, "", speed)], title_of(STEPS_PER_S), height=220)
 
 
 def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -423,6 +437,7 @@ def _shares(phases: Mapping[str, Column]) -> Figure:
         name="time_by_phase",
         chart=charts.bars("seconds of the run"),
         points={charts.POINTS: rows},
+        title="Time by phase",
         height=26 * len(rows),
     )
 
@@ -440,7 +455,8 @@ def _phases_over_time(record: RunData, phases: Mapping[str, Column]) -> Figure:
     ]
     return Figure(
         name="time_per_iteration",
-        chart=charts.stacked_areas(tuple(phases), axis_title(record.axis), "seconds per iteration"),
+        chart=charts.stacked_areas(tuple(phases), axis_title(record.axis), "seconds"),
         points={charts.POINTS: rows},
+        title="Seconds per iteration",
         height=240,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.metric_words import title_of, words_of
 from runner.pages import charts
 from runner.pages.page import Block, Figure, Table, Text
 from runner.report.sweep_record import (
@@ -63,7 +64,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
         chart=charts.curves(
             tuple(coloured),
             axis_title(axes[0]),
-            metric,
+            title_of(metric),
             "95 % interval" if max(num_seeds) > 2 else "",
             charts.CurveStyle(is_marked=any(row["marked"] for row in rows), has_others=bool(others)),
         ),
@@ -73,7 +74,8 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
         },
         caption=_curves_caption(num_seeds, len(others), any(row["part"] == charts.DASHED for row in rows))
         + (" Values are the initial values of a trial." if record.mutations else ""),
-        title="" if len(record.objectives) == 1 else metric,
+        title=title_of(metric),
+        metric=metric,
         height=380,
     )
 
@@ -215,7 +217,7 @@ def _reached(record: SweepRecord) -> list[tuple[Trial, float]]:
 def _parallel_coordinates(
     record: SweepRecord, axes: Mapping[str, Axis], reached: Sequence[tuple[Trial, float]]
 ) -> Figure:
-    objective = Axis.of_metric(last_part(record.metric), [value for _, value in reached])
+    objective = Axis.of_metric(words_of(record.metric), [value for _, value in reached])
     rows: Rows = []
     for trial, value in reached:
         shared = {"trial": trial.number, "objective": plain(value), "values": trial.values_text}
@@ -232,7 +234,7 @@ def _parallel_coordinates(
     missing = f" {num_without} trials without a value are left out." if num_without else ""
     return Figure(
         name="parallel_coordinates",
-        chart=charts.parallel_coordinates(tuple(axis.title for axis in all_axes), record.metric, record.mode),
+        chart=charts.parallel_coordinates(tuple(axis.title for axis in all_axes), title_of(record.metric), record.mode),
         points={charts.POINTS: rows, charts.TICKS: ticks},
         caption=f"One line per trial, through its values to its objective. Hover to highlight a trial.{missing}",
         height=360,
@@ -254,9 +256,10 @@ def _against_objective(record: SweepRecord, key: str, axis: Axis, reached: Seque
             rows.append({"x": x, "y": plain(value), **shared})
     return Figure(
         name=f"objective_by_{last_part(key)}",
-        chart=charts.scatter(key, record.metric, axis.categories, axis.is_log),
+        chart=charts.scatter(key, title_of(record.metric), axis.categories, axis.is_log),
         points={charts.POINTS: rows},
-        title=f"{last_part(record.metric)} by {axis.title}",
+        title=f"{title_of(record.metric)} by {axis.title}",
+        metric=key,
         height=190,
         is_small=True,
     )
@@ -283,12 +286,14 @@ def pareto(record: SweepRecord) -> Iterator[Block]:
     more = f" of these two among {len(record.objectives)} objectives" if others else ""
     yield Figure(
         name="pareto_front",
-        chart=charts.scatter(f"{second} ({modes[second]})", f"{first} ({modes[first]})", is_small=False),
+        chart=charts.scatter(
+            f"{title_of(second)} ({modes[second]})", f"{title_of(first)} ({modes[first]})", is_small=False
+        ),
         points={charts.POINTS: rows},
         caption=f"One point per trial. The front{more} is marked: no trial is as good in both and better in one.",
         height=320,
     )
-    columns = ["trial", *map(last_part, record.objectives), *short_names(record.keys).values(), *seed_column(record)]
+    columns = ["trial", *map(words_of, record.objectives), *short_names(record.keys).values(), *seed_column(record)]
     yield Table(
         columns,
         [

@@ -130,10 +130,7 @@ async function refreshChart(key, spec) {
     charts.specs[key] = spec;
     await drawChart(key);
   } else if (JSON.stringify(before.datasets) !== JSON.stringify(spec.datasets)) {
-    for (const [name, rows] of Object.entries(spec.datasets)) {
-      view.data(name, structuredClone(rows));
-    }
-    await view.runAsync();
+    await redraw(view, spec);
     charts.specs[key] = spec;
   }
 }
@@ -159,6 +156,7 @@ async function show(content) {
   for (const [key, spec] of Object.entries(content.specs)) {
     await refreshChart(key, spec);
   }
+  showSmoothing();
   document.title = content.title;
   isGoingOn = content.is_going_on;
   lastChange = new Date().toLocaleTimeString();

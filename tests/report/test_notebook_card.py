@@ -12,7 +12,7 @@ from runner import read_run
 from runner.config.errors import UserError
 from tests.report.folders import EVIL, METRIC, progress_line, write_run
 
-FINISHED = {"status": "finished", "stop_reason": "training_iteration 9 >= 9", "checkpoint": "c", "best_checkpoint": "b"}
+FINISHED = {"status": "finished", "stop_reason": "iterations 9 >= 9", "checkpoint": "c", "best_checkpoint": "b"}
 LINES = [progress_line(number) for number in range(1, 10)]
 
 
@@ -37,7 +37,7 @@ def test_a_card_shows_facts_and_curves(tmp_path: Path) -> None:
     assert "last; best 180" in html
     assert "Learner" in html
     curves, *small = pictures_of(html)
-    assert "mean episode return" in curves
+    assert "Mean return" in curves
     assert "env steps" in curves
     assert len(small) == 1  # total_loss; the coefficient is the same in every iteration
     assert "<script" not in html
