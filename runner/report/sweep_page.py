@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.config.metric_words import words_of
 from runner.pages.page import Block, Cell, Code, Fact, Page, Section, Table, Text
 from runner.report.sweep_charts import learning_curves, pareto, population, values_and_objective
+from runner.report.sweep_importance import importance
 from runner.report.sweep_record import (
     SweepRecord,
     count_cell,
     duration_cell,
     interval_text,
     large_text,
-    last_part,
     number_cell,
     seed_column,
     short_names,
@@ -36,9 +37,9 @@ def best_trial(record: SweepRecord) -> Iterator[Block]:
     """Yield the best trial: its values, its results, and commands to continue or use it."""
     best = record.best
     if best is None:
-        yield Text(f"No trial has a value of {record.metric} yet.")
+        yield Text(f"No trial has a value of {words_of(record.metric)} ({record.metric}) yet.")
         return
-    reached = [(name, number_text(best.result.get(name))) for name in record.objectives]
+    reached = [(words_of(name), number_text(best.result.get(name))) for name in record.objectives]
     rows = [
         *_values_over_time(record, best).items(),
         *reached,
@@ -77,7 +78,7 @@ def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]
     names = short_names(record.keys)
     columns = [*names.values(), "seeds"]
     for metric in record.objectives:
-        columns += [f"{last_part(metric)}, IQM", "95 % interval", "mean"]
+        columns += [f"{words_of(metric)}, IQM", "95 % interval", "mean"]
     rows = []
     for group, _ in groups:
         row = [value_cell(group.combination.get(key)) for key in record.keys]
@@ -102,7 +103,7 @@ def all_trials(record: SweepRecord) -> Iterator[Block]:
     if not record.trials:
         yield Text("There are no trials yet.")
         return
-    columns = ["trial", "status", *map(last_part, record.objectives), "env steps", "time"]
+    columns = ["trial", "status", *map(words_of, record.objectives), "env steps", "time"]
     columns += [*short_names(record.keys).values(), *seed_column(record), "end reason"]
     yield Table(columns, [_trial_row(record, trial) for trial in record.trials])
 
@@ -156,10 +157,12 @@ def sweep_page(record: SweepRecord) -> Page:
     """Return the page of a sweep."""
     groups = record.ranking.estimates()
     counts = Counter[str](trial.status for trial in record.trials)
+    objectives = [f"{mode} of {words_of(name)} ({name})" for name, mode in record.objectives.items()]
     sections = [
         Section("Learning curves", list(learning_curves(record, [group for group, _ in groups]))),
         Section("Over seeds", list(over_seeds(record, groups))),
         Section("Values and objective", list(values_and_objective(record))),
+        Section("Importance", list(importance(record))),
         Section("Pareto front", list(pareto(record))),
         Section("Population", list(population(record))),
         Section("Best trial", list(best_trial(record))),
@@ -170,7 +173,7 @@ def sweep_page(record: SweepRecord) -> Page:
     return Page(
         kind="sweep",
         title=record.experiment or "sweep",
-        subtitle=" · ".join([str(record.path), *(f"{mode} of {name}" for name, mode in record.objectives.items())]),
+        subtitle=" · ".join([str(record.path), *objectives]),
         status={status: counts[status] for status in _STATUSES if counts[status]},
         facts=_facts(record, groups),
         sections=[section for section in sections if section.blocks],

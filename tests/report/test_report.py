@@ -16,7 +16,7 @@ import pytest
 import vl_convert
 
 from runner.pages.charts import THEMES
-from runner.pages.page import Code, Figure, Page, Table, Text, render
+from runner.pages.page import Code, Figure, Page, Table, Text, render, render_content
 from runner.pages.run_page import run_page
 from runner.pages.run_record import read_run
 from runner.report.sweep_page import sweep_page
@@ -66,7 +66,7 @@ def test_a_sweep(everything: Path) -> None:
     assert page.status == {"finished": 32, "stopped": 1, "interrupted": 1, "failed": 2}
     titles = [section.title for section in page.sections]
     assert titles == [
-        *("Learning curves", "Over seeds", "Values and objective", "Pareto front", "Population"),
+        *("Learning curves", "Over seeds", "Values and objective", "Importance", "Pareto front", "Population"),
         *("Best trial", "Trials", "Failed trials", "Search space"),
     ]
     facts = {fact.name: fact.value for fact in page.facts}
@@ -111,7 +111,7 @@ def test_an_estimate_over_seeds_is_in_the_table(tmp_path: Path) -> None:
     trials = [{"combination": {"lr": "1", "seed": str(seed)}, "factor": float(seed)} for seed in range(4)]
     page = page_of(write_sweep(tmp_path / "s", {"lr": ["1"], "seed": list("0123")}, trials))
     table = blocks(page, "Over seeds")[0]
-    assert table.columns[:3] == ["lr", "seeds", "episode_return_mean, IQM"]
+    assert table.columns[:3] == ["lr", "seeds", "mean return, IQM"]
     assert [cell.text for cell in table.rows[0][:3]] == ["1", "4", "13.5"]  # of 0, 9, 18, 27
 
 
@@ -155,7 +155,11 @@ def test_a_run(tmp_path: Path) -> None:
     assert training[0]["low"] == training[0]["y"] - 5
     assert [row["y"] for row in figure.points["points"] if row["series"] == "evaluation"] == [300.0]
     assert "mean of 2.5 iterations" in figure.caption
-    assert "curr_kl_coeff 0.2" in texts(page, "Learner")
+    assert "KL coefficient (default_policy) 0.2 (learners/default_policy/curr_kl_coeff)" in texts(page, "Learner")
+    assert (figure.title, figure.metric) == ("Mean return", f"{METRIC}, evaluation/{METRIC}")
+    html = render_content(page).html
+    assert "Total loss (default_policy)</h3>" in html
+    assert ">learners/default_policy/total_loss</p>" in html
     shares = {row["name"]: row["text"] for row in blocks(page, "Time")[0].points["points"]}
     assert shares["sampling"].endswith("50.0%")
     assert shares["update"].endswith("30.0%")  # without the learner pipeline
@@ -199,37 +203,38 @@ def test_several_agents(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, lines))
     agents = blocks(page, "Learning curves")[1]
     assert {row["series"] for row in agents.points["points"]} == {"left", "right"}
-    (losses_figure,) = [block for block in blocks(page, "Learner") if getattr(block, "title", "") == "total_loss"]
+    (losses_figure,) = [block for block in blocks(page, "Learner") if getattr(block, "title", "") == "Total loss"]
     assert {row["series"] for row in losses_figure.points["points"]} == {"default_policy", "p0", "p1"}
+    assert losses_figure.metric == ", ".join(f"learners/{name}/total_loss" for name in ("default_policy", "p0", "p1"))
 
 
 @pytest.mark.parametrize(
-    ("buffers", "names"), [(["near"], ["kept", "capacity"]), (["near", "far"], ["near, kept", "far, capacity"])]
+    ("buffers", "names"), [(["near"], ["stored", "capacity"]), (["near", "far"], ["near, stored", "far, capacity"])]
 )
 def test_replay(buffers: list[str], names: list[str], tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [replay_line(number, *buffers) for number in range(1, 21)]))
     figures = {block.title: block for block in blocks(page, "Replay") if isinstance(block, Figure)}
     assert list(figures) == [
-        "env steps kept",
-        "age of the oldest row, in updates",
-        "mean priority",
-        "env steps trained on / sampled",
+        "Stored env steps",
+        "Age of the oldest row (batches)",
+        "Mean priority",
+        "Trained env steps per sampled env step",
     ]
     lines = [
-        [row["y"] for row in figures["env steps kept"].points["points"] if row["series"] == name] for name in names
+        [row["y"] for row in figures["Stored env steps"].points["points"] if row["series"] == name] for name in names
     ]
     assert lines == [[1000.0 * min(number, 10) for number in range(1, 21)], [10_000.0] * 20]
     assert "near 410.0 kB" in texts(page, "Replay")
-    assert [row["y"] for row in figures["env steps trained on / sampled"].points["points"]][:2] == pytest.approx(
-        [4.0, 16 / 3], rel=1e-4
-    )
+    assert [row["y"] for row in figures["Trained env steps per sampled env step"].points["points"]][
+        :2
+    ] == pytest.approx([4.0, 16 / 3], rel=1e-4)
     assert blocks(page, "Other metrics") == []
 
 
 def test_runs_without_replay_have_no_such_section(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [progress_line(number, training_intensity=1.0) for number in range(1, 4)]))
     assert blocks(page, "Replay") == []
-    assert "training_intensity 1" in texts(page, "Other metrics")
+    assert "Trained env steps per sampled env step 1 (training_intensity)" in texts(page, "Other metrics")
 
 
 def test_uniform_replay_of_a_full_buffer(tmp_path: Path) -> None:
@@ -239,8 +244,10 @@ def test_uniform_replay_of_a_full_buffer(tmp_path: Path) -> None:
         del line["training_intensity"]
     page = page_of(write_run(tmp_path, lines))
     titles = [block.title for block in blocks(page, "Replay") if isinstance(block, Figure)]
-    assert titles == ["age of the oldest row, in updates"]
-    assert "env steps kept 80" in texts(page, "Replay")
+    assert titles == ["Age of the oldest row (batches)"]
+    assert "Stored env steps 80 (replay_buffers/replay/num_env_steps, replay_buffers/replay/capacity)" in texts(
+        page, "Replay"
+    )
 
 
 def test_asynchronous_sampling(tmp_path: Path) -> None:
@@ -251,13 +258,13 @@ def test_asynchronous_sampling(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, lines))
     found = {block.title: block.points["points"] for block in blocks(page, "Asynchrony") if isinstance(block, Figure)}
     assert {title: {row["series"] for row in rows} for title, rows in found.items()} == {
-        "lag of the weights, in updates": {"mean", "max"},
-        "samples waiting for the learner": {""},
-        "seconds that env runners wait, in total": {""},
-        "seconds without updates": {""},
-        "items in the queue": {"fresh", "stale"},
+        "Age of the weights (updates)": {"mean", "max"},
+        "Samples waiting for the learner": {""},
+        "Idle time of env runners, in total (s)": {""},
+        "Idle time of the learner (s)": {""},
+        "Items in the queue": {"fresh", "stale"},
     }
-    elsewhere = {getattr(block, "title", "") for name in ("Episodes", "Other metrics") for block in blocks(page, name)}
+    elsewhere = {getattr(block, "metric", "") for name in ("Episodes", "Other metrics") for block in blocks(page, name)}
     assert not {title for title in elsewhere if "lag" in title or "samples_ready" in title or "queues" in title}
 
 
@@ -271,7 +278,9 @@ def test_a_run_on_recorded_data(tmp_path: Path) -> None:
     assert [row["y"] for row in curves.points["points"]] == [1.0, 2.0]
     assert [row["x"] for row in curves.points["points"]] == [1, 2]
     (wis,) = blocks(page, "Evaluation")
-    assert (wis.title, wis.points["points"][1]["low"], wis.points["points"][1]["high"]) == ("offline/wis", 2.0, 8.0)
+    assert (wis.title, wis.points["points"][1]["low"], wis.points["points"][1]["high"]) == (
+        *("WIS estimate of the return", 2.0, 8.0),
+    )
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -333,7 +342,7 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
         ([], "RUN_OR_SWEEP is missing"),
         (["a", "b"], "b is an unexpected argument"),
         (["nothing"], "got           the folder does not exist"),
-        (["."], "sweep.json"),
+        (["empty"], "a folder without runs"),
         (["run", "--output", "file/page.html"], "the report cannot be written"),
         (["run", "--outptu=x"], "did you mean  --output"),
         (["broken"], "the sweep cannot be read"),
@@ -342,6 +351,7 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
 def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
     write_run(tmp_path / "run", [progress_line(1)])
     (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "sweep.json").write_text("{}")
     outcome = run_main("report", *arguments)
@@ -363,7 +373,7 @@ def test_a_real_run(run_main: Run, tmp_path: Path) -> None:
     assert run_main(*run).code == 0
     outcome = run_main("report", "run")
     assert outcome.code == 0, outcome.err
-    assert "status   finished: training_iteration" in outcome.out
+    assert "status   finished: iterations" in outcome.out
     assert "3" in {fact.value for fact in page_of(tmp_path / "run").facts}
 
 
