@@ -1,4 +1,4 @@
-"""`report DIR`: one HTML page of a sweep or of a run; with `--watch` it is served and updated while they continue."""
+"""`report DIR`: one HTML page of a sweep, a run or all runs of a folder; `--watch` serves a page that follows a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.export import check_new_file
@@ -54,7 +54,8 @@ def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
 
 _DEFAULT_NAME = "report.html"
 _SWEEP_FILE, _RUN_FILES = "sweep.json", ("progress.jsonl", ".hydra/config.yaml")
-_EXPECTED = f"the folder of a sweep (with {_SWEEP_FILE}) or of a run (with {' or '.join(_RUN_FILES)})"
+_EXPECTED = f"a folder of a sweep (with {_SWEEP_FILE}), of a run (with {' or '.join(_RUN_FILES)}) or of several runs"
+_Kind = Literal["sweep", "run", "runs"]
 
 
 def main(arguments: Arguments) -> int:
@@ -67,30 +68,50 @@ def main(arguments: Arguments) -> int:
     output = arguments.path("--output")
     if output is not None:
         check_new_file(output, arguments.has("--force"))
-    page = _read_page(folder)
-    file = output or folder / _DEFAULT_NAME
-    _write(file, page)
+    kind, file = _kind_of(folder), output or folder / _DEFAULT_NAME
+    if kind == "runs":
+        return _write_runs(folder, file)
+    page = _read_page(folder, kind)
+    _write_page(file, page)
     print(f"report   {file}", *page.headline, sep="\n", flush=True)
     _log(folder, file, page, arguments.is_trusting)
     return 0
 
 
-def _is_sweep(folder: Path) -> bool:
-    """Return whether the folder is a sweep's; raise `UserError` if it is neither a sweep's nor a run's."""
+def _kind_of(folder: Path) -> _Kind:
+    """Return the kind of the folder; raise `UserError` if it contains neither a sweep nor a run."""
     try:
         if (folder / _SWEEP_FILE).is_file():
-            return True
+            return "sweep"
         if any((folder / name).is_file() for name in _RUN_FILES):
-            return False
+            return "run"
+        if folder.is_dir() and _has_runs(folder):
+            return "runs"
     except OSError as error:  # no permission, for example
         what, got = "the folder cannot be read", error.strerror or str(error)
         raise UserError(Problem(what, str(folder), got, _EXPECTED)) from error
-    got = "none of these files" if folder.is_dir() else "the folder does not exist"
-    raise UserError(Problem("this is neither a run nor a sweep", str(folder), got, _EXPECTED))
+    got = "a folder without runs" if folder.is_dir() else "the folder does not exist"
+    raise UserError(Problem("there is neither a run nor a sweep", str(folder), got, _EXPECTED))
 
 
-def _read_page(folder: Path) -> Page:
-    if _is_sweep(folder):
+def _has_runs(folder: Path) -> bool:
+    from runner.report.runs_record import find_runs
+
+    return bool(find_runs(folder))
+
+
+def _write_runs(folder: Path, file: Path) -> int:
+    from runner.report.runs_page import runs_page
+    from runner.report.runs_record import read_runs
+
+    page = runs_page(read_runs(folder))
+    _write(file, page.html)
+    print(f"report   {file}", *page.headline, sep="\n", flush=True)
+    return 0
+
+
+def _read_page(folder: Path, kind: _Kind) -> Page:
+    if kind == "sweep":
         from runner.report.sweep_page import sweep_page
         from runner.report.sweep_record import read_sweep
         from runner.sweep.trials import SweepFolder
@@ -109,10 +130,13 @@ def _watch(folder: Path, arguments: Arguments) -> int:
     for name in ("--output", "--trust"):
         if arguments.has(name):
             raise UsageError(Problem(f"{name} has no effect with --watch, which writes no file"))
-    port, is_sweep = _port(arguments), _is_sweep(folder)
+    port, kind = _port(arguments), _kind_of(folder)
+    if kind == "runs":
+        fix = "pass the folder of a run or a sweep, or leave out --watch"
+        raise UserError(Problem("--watch follows a run or a sweep", str(folder), "a folder of several runs", fix=fix))
     from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep
 
-    followed = FollowedSweep(folder) if is_sweep else FollowedRun(folder)
+    followed = FollowedSweep(folder) if kind == "sweep" else FollowedRun(folder)
     with _open_server(FollowedFolder(folder, followed), port) as server:
         print(f"page     {server.url}", f"follows  {folder}, until Ctrl-C", sep="\n", flush=True)
         server.serve_until_interrupted()
@@ -139,12 +163,17 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
 # -- a page that is written -------------------------------------------------------------------------------------------
 
 
-def _write(file: Path, page: Page) -> None:
+def _write_page(file: Path, page: Page) -> None:
     from runner.pages.page import render
+
+    _write(file, render(page))
+
+
+def _write(file: Path, html: str) -> None:
     from runner.tracking.progress_log import write_atomically
 
     try:
-        write_atomically(file, render(page).encode())
+        write_atomically(file, html.encode())
     except OSError as error:
         fix = "-o FILE, a file in a folder that can be written"
         raise UserError(Problem("the report cannot be written", str(file), str(error), fix=fix)) from error

@@ -326,7 +326,7 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb(
         "runner.cli.report",
         "Use",
-        "write an HTML page about a run or a sweep",
+        "write an HTML page about a run, a sweep, or all runs of a folder",
         ("RUN_OR_SWEEP",),
         (
             _output("file to write; default: report.html in the folder"),
@@ -335,7 +335,9 @@ VERBS: Mapping[str, Verb] = {
             CommandOption(("--port",), "port for --watch; default: any free port", "N"),
             _TRUST,
         ),
-        ("report latest", "report ppo_cartpole -o ppo.html", "report latest --watch"),
+        ("report latest", "report ppo_cartpole -o ppo.html", "report latest --watch", "report outputs"),
+        "The page of a folder lists all runs below it, overlays the curves of selected runs and compares their "
+        "configurations. --watch accepts a run or a sweep.",
         has_overrides=False,
     ),
     "export": Verb(

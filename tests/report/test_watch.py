@@ -317,7 +317,8 @@ def test_a_real_run_is_followed_until_ctrl_c(
     ("arguments", "message"),
     [
         (["nothing"], "got           the folder does not exist"),
-        (["."], "got           none of these files"),
+        (["."], "got           a folder of several runs"),
+        (["empty"], "got           a folder without runs"),
         (["run", "--port", "eighty"], "got           eighty"),
         (["run", "--port", "65536"], "got           65536"),
         (["run", "--output", "page.html"], "--output has no effect with --watch"),
@@ -325,6 +326,7 @@ def test_a_real_run_is_followed_until_ctrl_c(
 )
 def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, arguments: list[str], message: str) -> None:
     write_run(tmp_path / "run", [progress_line(1)])
+    (tmp_path / "empty").mkdir()
     outcome = run_main("report", *arguments, "--watch")
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
