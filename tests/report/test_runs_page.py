@@ -165,4 +165,13 @@ def test_in_a_browser(outputs: Path, tmp_path: Path) -> None:
         shown = "shownRows(charts.specs.overlay, charts.specs.overlay.datasets.points).slice(0, 2)"
         assert page.evaluate(f"{shown}.map((row) => row.y)") == pytest.approx(expected)
         assert page.evaluate(f"{shown}.map((row) => row.raw)") == [20, 40]
+        gap = [{"x": 1, "y": 8, "series": "a"}, {"x": 2, "y": None, "series": "a"}, {"x": 3, "y": 2, "series": "a"}]
+        other = [{"x": 1, "y": 5, "series": "b"}, {"x": 1, "y": 5, "series": "b"}]
+        smoothed = page.evaluate(f"smooth({json.dumps(gap + other)}, 0.5).map((row) => row.y)")
+        assert smoothed == [8, None, 4, 5, 5]
+
+        page.evaluate("document.getElementById('log').click()")
+        page.wait_for("JSON.stringify(charts.specs.overlay).includes('log')")
+        page.wait_for("document.querySelector('#overlay svg.marks') !== null")
+        assert "NaN" not in page.evaluate("document.querySelector('#overlay svg.marks').outerHTML")
         assert page.complaints == []
