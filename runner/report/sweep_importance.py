@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _FEWEST_TRIALS = 10
+_MOST_TRIALS = 400  # 1,000 trials of 8 keys would take 20 seconds
 _ENOUGH_PER_KEY = 10  # fewer trials per key give a rough estimate
 _LARGE_RATIO = 10.0  # numbers that differ by this factor get a logarithmic axis
 _CELLS = 36  # cells of a surface along each axis
 _FEW_VALUES = 12
+_NOT_ENDED = ("waiting", "running")
 _CELL_HEIGHT = 40  # pixels
 
 _Array = NDArray[np.float64]
+_KeyColumn = tuple[str, tuple[Any, ...], bool]  # name, a number or a text per trial, whether it is logarithmic
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,8 @@ class _Key:
     @classmethod
     def of(cls, name: str, title: str, domain: Any, values: Sequence[Any]) -> _Key:
         numbers = [as_number(value) for value in values]
-        found = None if name == SEED or None in numbers else np.array(numbers, np.float64)
+        is_numeric = name != SEED and None not in numbers and len(set(numbers)) > 1
+        found = np.array(numbers, np.float64) if is_numeric else None
         is_positive = found is not None and found.min() > 0
         is_interval = found is not None and isinstance(domain, dict)
         is_log = bool(domain.get("log")) if isinstance(domain, dict) else is_positive and _is_wide(found)
@@ -86,17 +91,11 @@ class _Key:
             return math.exp(math.log(start) + place * (math.log(end) - math.log(start)))
         return start + place * (end - start)
 
-    def distribution(self) -> BaseDistribution:
-        """Return the values as a distribution of Optuna."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-        if self.numbers is None:
-            return CategoricalDistribution(self.texts)
-        return FloatDistribution(float(self.numbers.min()), float(self.numbers.max()), log=self.is_log)
-
-    def parameters(self) -> Sequence[Any]:
-        """Return the value of each trial as Optuna expects it."""
-        return list(map(str, self.values)) if self.numbers is None else self.numbers.tolist()
+    @property
+    def column(self) -> _KeyColumn:
+        """The key as a hashable value."""
+        values = tuple(map(str, self.values) if self.numbers is None else self.numbers.tolist())
+        return self.name, values, self.is_log
 
 
 def _is_wide(numbers: Any) -> bool:
@@ -105,7 +104,11 @@ def _is_wide(numbers: Any) -> bool:
 
 def importance(record: SweepRecord) -> Iterator[Block]:
     """Yield the importance of the keys and the objective over two of them, or the reason why they are missing."""
-    trials = [trial for trial in record.trials if as_number(trial.result.get(record.metric)) is not None]
+    trials = [
+        trial
+        for trial in record.trials
+        if trial.status not in _NOT_ENDED and as_number(trial.result.get(record.metric)) is not None
+    ]
     keys = _varied_keys(record, trials)
     if len(keys) < 2:
         return
@@ -138,7 +141,7 @@ def _reason_against(record: SweepRecord, trials: Sequence[Trial]) -> str:
     if record.mutations:
         return "Values change during the trials of a population, so no importances are computed."
     if len(trials) < _FEWEST_TRIALS:
-        return f"Importances need at least {_FEWEST_TRIALS} trials with a value; this sweep has {len(trials)}."
+        return f"Importances need at least {_FEWEST_TRIALS} ended trials with a value; this sweep has {len(trials)}."
     if len({trial.result.get(record.metric) for trial in trials}) == 1:
         return f"All trials have the same {words_of(record.metric)}, so no key is more important than another."
     return ""
@@ -149,23 +152,37 @@ def key_importances(keys: Sequence[_Key], objective: _Array) -> dict[_Key, float
 
     Args:
         keys: searched keys with at least two values each.
-        objective: objective of each trial.
+        objective: objective of each trial, best first. Of many trials, only some are used, at equal distances.
     """
+    step = math.ceil(len(objective) / _MOST_TRIALS)
+    used = [(name, values[::step], is_log) for name, values, is_log in (key.column for key in keys)]
+    shares = _shares(tuple(used), tuple(objective[::step].tolist()))
+    ranked = sorted(keys, key=lambda key: -shares.get(key.name, 0.0))
+    return {key: shares.get(key.name, 0.0) for key in ranked}  # a key may have a single value in the trials used
+
+
+@lru_cache(maxsize=8)  # a live page asks again and again
+def _shares(columns: tuple[_KeyColumn, ...], objective: tuple[float, ...]) -> dict[str, float]:
     import optuna
 
-    distributions = {key.name: key.distribution() for key in keys}
-    parameters = zip(*(key.parameters() for key in keys), strict=True)
+    distributions = {name: _distribution(values, is_log) for name, values, is_log in columns}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
-    for values, reached in zip(parameters, objective, strict=True):
-        names = dict(zip(distributions, values, strict=True))
-        study.add_trial(optuna.trial.create_trial(params=names, distributions=distributions, value=float(reached)))
+    for drawn, reached in zip(zip(*(values for _, values, _ in columns), strict=True), objective, strict=True):
+        parameters = dict(zip(distributions, drawn, strict=True))
+        study.add_trial(optuna.trial.create_trial(params=parameters, distributions=distributions, value=reached))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations between Optuna and scikit-learn
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    ranked = sorted(keys, key=lambda key: -shares[key.name])
-    return {key: float(shares[key.name]) for key in ranked}
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
+def _distribution(values: tuple[Any, ...], is_log: bool) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if isinstance(values[0], str):
+        return CategoricalDistribution(list(dict.fromkeys(values)))
+    return FloatDistribution(min(values), max(values), log=is_log)
 
 
 def _bars(record: SweepRecord, found: Mapping[_Key, float], num_trials: int) -> Figure:

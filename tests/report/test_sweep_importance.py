@@ -96,7 +96,7 @@ def test_lists_of_values_give_one_cell_for_each_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_trials", "space", "reached", "reason"),
     [
-        (9, {"algorithm.lr": LR, **LISTS}, lambda values: values["algorithm.lr"], "at least 10 trials"),
+        (9, {"algorithm.lr": LR, **LISTS}, lambda values: values["algorithm.lr"], "at least 10 ended trials"),
         (20, {"algorithm.lr": LR, **LISTS}, lambda values: 1.0, "the same mean return"),
     ],
 )
