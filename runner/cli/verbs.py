@@ -82,7 +82,7 @@ WORDS: Mapping[str, str] = {
     "RUN": "run dir, checkpoint or URL of a run; an experiment's name (its newest run); or `latest`",
     "POLICY": "a RUN, a policy file (policy.onnx) or a policy of the zoo (zoo:ppo_lunarlander)",
     "SWEEP": "folder of a sweep, such as outputs/ppo_cartpole/sweeps/NAME",
-    "RUN_OR_SWEEP": "a RUN or the folder of a sweep",
+    "RUN_OR_SWEEP": "a RUN, the folder of a sweep, or a folder with runs",
     "DATA": "folder or file of recorded data",
     "IN": "folder or file of recorded data to read",
     "OUT": "folder to write",
