@@ -90,7 +90,7 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
         (["algorithm.lr=1e-2", "stop.training_iteration=1"], "iterations 2 >= 1", "stop.training_iteration"),
         (
             ["stop.training_iteration=null", "stop.env_runners.episode_len_max=3"],
-            "env_runners/episode_len_max",
+            "longest episode (env steps) ",
             "stop.env_runners.episode_len_max",
         ),
     ],
