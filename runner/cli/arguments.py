@@ -260,7 +260,7 @@ def _with_experiment(verb: str, words: Sequence[str], overrides: Sequence[str]) 
         raise UsageError(Problem(f"{surplus[0]} is not an override", expected=_OVERRIDE, nearest=nearest))
     if not words and not overrides:
         raise UsageError(Problem("EXPERIMENT is missing", expected=WORDS[_EXPERIMENT], fix=_usage(verb)))
-    return [*(f"experiment={word}" for word in words), *overrides]
+    return [*(f"experiment={word.removesuffix('.yaml')}" for word in words), *overrides]
 
 
 def _check_words(verb: str, words: Sequence[str], overrides: Sequence[str]) -> None:

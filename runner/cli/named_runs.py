@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatch
 from pathlib import Path
 
 from runner.cli.arguments import Arguments
@@ -73,7 +75,7 @@ def _is_run_url(text: str) -> bool:
 def find_newest_run(name: str) -> Path | None:
     """Return the run dir of an experiment's newest run below `outputs`, or of the newest of all for `latest`."""
     if name == LATEST:
-        return max(_runs_in(Path(_OUTPUTS)), key=_start_of, default=None)
+        return max([*_runs_in(Path(_OUTPUTS)), *_named_runs_in(Path(_OUTPUTS))], key=_start_of, default=None)
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or ".." in parts:
         return None
@@ -91,11 +93,20 @@ def _runs_in(outputs: Path) -> list[Path]:
     return _begun([*outputs.glob(f"*/{_DATE}/{_TIME}"), *outputs.glob(f"*/*/{_DATE}/{_TIME}")])
 
 
+def _named_runs_in(outputs: Path) -> list[Path]:
+    """Return run dirs that `hydra.run.dir=outputs/NAME` named."""
+    return _begun(folder for folder in outputs.glob("*") if not folder.is_symlink())
+
+
 def _begun(folders: Iterable[Path]) -> list[Path]:
     return [folder for folder in folders if any((folder / file).exists() for file in _FILES_OF_RUN)]
 
 
 def _start_of(run_dir: Path) -> tuple[str, str, int]:
-    """Return date, time and number of a folder such as `2026-11-27/08-36-18_2`."""
+    """Return date, time and number of a folder such as `2026-11-27/08-36-18_2`; of others, the time of its files."""
+    if not fnmatch(run_dir.parent.name, _DATE):
+        begun = max((run_dir / file).stat().st_mtime for file in _FILES_OF_RUN if (run_dir / file).exists())
+        date, time_text = datetime.fromtimestamp(begun).strftime("%Y-%m-%d %H-%M-%S").split()
+        return date, time_text, 1
     time_text, _, number = run_dir.name.partition("_")
     return run_dir.parent.name, time_text, int(number) if number.isdecimal() else 1

@@ -222,7 +222,7 @@ VERBS: Mapping[str, Verb] = {
         "write an experiment file to start from",
         ("NAME",),
         (
-            CommandOption(("--env",), "environment: an option of env, a Gymnasium id or a dotted path", "ENV"),
+            CommandOption(("--env",), "required: an option of env, a Gymnasium id or a dotted path", "ENV"),
             CommandOption(("--algorithm",), "option of algorithm; default: ppo", "ALGORITHM"),
             _FORCE,
             _CONFIG_DIR,

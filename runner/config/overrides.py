@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from runner.config.paths import list_options
 from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_keys, renaming_note
 
 MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
+_NAME = re.compile(r"[\w/-]+")
 _FORMS = "key=value, group=option, ~key (remove)"
 
 
@@ -173,7 +175,15 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     expected = list_names(options, option) or None
     if expected is not None and len(dirs) == 1:
         expected += f"; or a file in DIR/{group} with --config-dir DIR"
-    return Problem(what, where, option, expected, nearest_matches(option, options))
+    folder = _folder_of_experiment(option) if group == "experiment" and len(dirs) == 1 else None
+    fix = None if folder is None else f"add --config-dir {folder}, which has this experiment"
+    return Problem(what, where, option, expected, None if fix else nearest_matches(option, options), fix=fix)
+
+
+def _folder_of_experiment(name: str) -> Path | None:
+    """Return the folder below the working folder that has an experiment, or None."""
+    found = Path().glob(f"*/experiment/{name}.yaml") if _NAME.fullmatch(name) else ()
+    return next((file.parent.parent for file in sorted(found)), None)
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:

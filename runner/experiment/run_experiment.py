@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import ExitStack
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
 from runner.config.composed import Composed
+from runner.config.errors import RunnerError
 from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.checkpointing import check_storable
@@ -17,6 +21,8 @@ from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer, TrainerProvenance
 from runner.interrupts import interrupts
+
+_log = logging.getLogger(__name__)
 
 
 def run_experiment(
@@ -45,6 +51,7 @@ def run_experiment(
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
     last_result = manifest.get("result", {})
     with (
+        _errors_logged(),
         interrupts(),
         RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
         ExitStack() as stack,
@@ -66,3 +73,21 @@ def run_experiment(
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)
         return Run(config, trainer, records).train_until_stopped()
+
+
+@contextmanager
+def _errors_logged() -> Iterator[None]:
+    """Write the message of an error in this context, and its stack trace, to runner.log."""
+    try:
+        yield
+    except RunnerError as error:
+        _log.error("%s\n%s", error, "".join(_frames_of(error)))
+        raise
+
+
+def _frames_of(error: BaseException) -> Iterator[str]:
+    """Yield the stack traces of an error's causes and of the error, without their messages, which may hold secrets."""
+    if error.__cause__ is not None:
+        yield from _frames_of(error.__cause__)
+    yield f"{type(error).__name__} (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__)

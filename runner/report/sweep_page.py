@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from runner.config.metric_words import words_of
@@ -64,9 +65,11 @@ def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
     run_dir, runner = record.run_dir(trial), runner_command()
     yield f"# resume it\n{resume_command(run_dir)}"
     yield f"# evaluate it\n{runner} evaluate {shlex.quote(str(run_dir))}"
-    tuned = shlex.quote(f"conf/experiment/{record.experiment or 'experiment'}_tuned.yaml")
+    own = [value for name, value in pairwise(record.arguments) if name in ("-cd", "--config-dir")]
+    tuned = shlex.quote(f"{own[-1] if own else 'conf'}/experiment/{record.experiment or 'experiment'}_tuned.yaml")
+    config_dir = f" --config-dir {shlex.quote(own[-1])}" if own else ""
     folder = shlex.quote(str(record.path))
-    yield f"# an experiment file with the best values\n{runner} sweep best {folder} -o {tuned}"
+    yield f"# an experiment file with the best values\n{runner} sweep best {folder} -o {tuned}{config_dir}"
     if not record.mutations_of(trial):  # values that changed during the trial cannot be overrides
         yield f"# train it alone\n{runner} {shlex.join([*record.arguments, *trial.overrides])}"
 

@@ -45,6 +45,14 @@ def test_names_of_runs(outputs: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert list_runs()[:3] == ["mine/maze", "ppo_cartpole", "outputs/mine/maze/2026-01-11/08-00-00"]
 
 
+def test_the_newest_run_may_be_in_a_named_folder(outputs: Path) -> None:
+    run_dir = outputs / "mine_2"
+    (run_dir / ".hydra").mkdir(parents=True)
+    assert located("latest") == "outputs/mine_2"  # made now, after January
+    os.utime(run_dir / ".hydra", (0, 0))
+    assert located("latest") == "outputs/mine/maze/2026-01-11/08-00-00"
+
+
 def test_a_path_comes_before_a_name(outputs: Path) -> None:
     Path("latest").mkdir()
     Path("ppo_cartpole").mkdir()

@@ -222,3 +222,11 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, run_main: Callable[...
     assert json.loads(file.read_text()) == printed
     assert run_main("schema", "-o", str(file)).code == 2
     assert run_main("schema", "-o", str(file), "--force").code == 0
+
+
+def test_an_experiment_in_a_folder_that_was_not_named(run_main: Callable[..., Outcome]) -> None:
+    assert run_main("new", "experiment", "mine", "--env", "cartpole", "--config-dir", "my_conf").code == 0
+    outcome = run_main("validate", "mine")
+    assert outcome.code == 2
+    assert "fix           add --config-dir my_conf, which has this experiment" in outcome.err
+    assert run_main("validate", "mine.yaml", "--config-dir", "my_conf").code == 0

@@ -152,6 +152,13 @@ def test_debug_shows_the_stack_trace(run_main: Run, fault: str) -> None:
     assert "tests/support/environments.py" in outcome.err
 
 
+def test_the_log_has_the_error_and_its_stack_trace(run_main: Run, tmp_path: Path) -> None:
+    assert run_main(*FAULTY, "env.env_config={fault: raise_in_step, fault_step: 1}").code == 1
+    log = (tmp_path / "run" / "runner.log").read_text()
+    assert "the environment raised ValueError in step: the arm has left its rail" in log
+    assert "tests/support/environments.py" in log
+
+
 def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) -> None:
     assert run_main(*FAULTY, "stop.training_iteration=1").code == 0
     outcome = run_main("evaluate", "run", "env.env_config={fault: raise_in_step, fault_step: 3}")
