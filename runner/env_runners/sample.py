@@ -96,7 +96,9 @@ class Sample(LeanPickle):
         """Invert `get_state`."""
         rollout, finished = rollout_from_state(state["rollout"]), _finished_from_state(state["finished"])
         reported = metrics_from_state(state["connector_metrics"])
-        return cls(**{**state, "rollout": rollout, "finished": finished, "connector_metrics": reported})
+        others = {name: value for name, value in state.items() if name != "broken_off"}
+        read = {"rollout": rollout, "finished": finished, "connector_metrics": reported, "aborted": state["broken_off"]}
+        return cls(**{**others, **read})
 
 
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:

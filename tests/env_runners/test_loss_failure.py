@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from runner.config.errors import Problem
-from runner.env_runners.episode_ids import runner_of, source_of, with_rollout
+from runner.env_runners.episode_ids import runner_of, source_of
+from runner.env_runners.loss_failure import with_rollout
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.learners.loss_failure import LossNotFinite, with_batch

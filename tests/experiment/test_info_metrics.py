@@ -25,7 +25,7 @@ RUN = ("+experiment=ppo_cartpole", *QUICK, WITH_INFOS, METRICS)
 def test_infos_become_metrics_of_training_and_evaluation(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     outcome = run_main(*RUN, "hydra.run.dir=run", "stop.env_runners.recorded=15", "evaluation.evaluation_interval=1")
     assert outcome.code == 0
-    assert "env_runners/recorded" in outcome.out  # why the run has ended
+    assert "finished: recorded" in outcome.out
     results = progress_of(tmp_path / "run")
     for result in results:
         for prefix in ("env_runners", "evaluation/env_runners"):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.listeners import EpisodeListener
-from runner.env_runners.module_runner import BuiltActingModule
+from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
@@ -346,7 +346,7 @@ def make_coded_run(
             to_module.prepend(connector)
         for connector in module_to_env:
             to_env.prepend(connector)
-        modules[module_id] = BuiltActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
+        modules[module_id] = ActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
     module = MultiRLModule({module_id: acting.module for module_id, acting in modules.items()})
     listeners = make_listeners(envs.environments, module)
     identity = RunnerIdentity("env_runner", 0, 0, seed=0)
