@@ -174,9 +174,10 @@ def copy_of_run(finished_run: Callable[..., Path], tmp_path: Path) -> Callable[.
 
 
 def _close_log_files() -> None:
+    """Remove the handlers of runner.log and of `--verbose`, which end with the process of a command."""
     root = logging.getLogger()
     for handler in list(root.handlers):
-        if isinstance(handler, logging.FileHandler):
+        if isinstance(handler, logging.FileHandler) or type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
             handler.close()
 
