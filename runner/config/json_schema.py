@@ -127,17 +127,20 @@ class _Algorithms:
     def _experiments_with(self, algorithms: Sequence[str]) -> list[str]:
         return [name for name in self._files[_EXPERIMENT] if self._algorithm_of(name) in algorithms]
 
-    def _dotted_path(self, name: str) -> str:
+    def _dotted_path(self, name: str, seen: tuple[str, ...] = ()) -> str:
         """Return the dotted path of an algorithm's dataclass, from its file or the file that it builds on."""
         values = _read(self._files[_ALGORITHM].get(name))
-        bases = [base for base in _bases_in(values) if base != name]
-        return self._dotted_path(bases[0]) if "schema" not in values and bases else str(values.get("schema"))
+        bases = [base for base in _bases_in(values) if base not in (name, *seen)]
+        if "schema" in values or not bases:
+            return str(values.get("schema"))
+        return self._dotted_path(bases[0], (name, *seen))
 
-    def _algorithm_of(self, experiment: str) -> str:
+    def _algorithm_of(self, experiment: str, seen: tuple[str, ...] = ()) -> str:
         """Return the algorithm that an experiment chooses, itself or through the experiments it builds on."""
         values = _read(self._files[_EXPERIMENT].get(experiment))
         chosen = [each[_OVERRIDE] for each in _entries(values) if isinstance(each, dict) and _OVERRIDE in each]
-        inherited = [self._algorithm_of(base) for base in _bases_in(values) if base != experiment]
+        seen = (experiment, *seen)  # files may build on each other
+        inherited = [self._algorithm_of(base, seen) for base in _bases_in(values) if base not in seen]
         return str([core_groups()[_ALGORITHM], *inherited, *chosen][-1])
 
 

@@ -457,11 +457,11 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return the action at an index, or several for a list or slice of indices; None: all T."""
+        """Return the action at an index, several for a list or slice, or all T for None."""
         return self.actions._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the reward at an index, or several for a list or slice of indices; None: all T."""
+        """Return the reward at an index, several for a list or slice, or all T for None."""
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
@@ -472,7 +472,7 @@ class SingleAgentEpisode:
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return the output named `key` at an index, or several for a list or slice of indices; None: all T. Raises
+        """Return the output named `key` at an index, several for a list or slice, or all T for None. Raises
         `ValueError` for an unknown key.
 
         Without a key, return a dict of all outputs by key, each for these indices.

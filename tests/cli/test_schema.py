@@ -230,3 +230,12 @@ def test_an_experiment_in_a_folder_that_was_not_named(run_main: Callable[..., Ou
     assert outcome.code == 2
     assert "fix           add --config-dir my_conf, which has this experiment" in outcome.err
     assert run_main("validate", "mine.yaml", "--config-dir", "my_conf").code == 0
+
+
+@pytest.mark.parametrize("group", ["experiment", "algorithm"])
+def test_files_that_build_on_each_other(group: str, tmp_path: Path) -> None:
+    (tmp_path / group).mkdir()
+    for name, other in (("one", "two"), ("two", "one")):
+        (tmp_path / group / f"{name}.yaml").write_text(f"defaults: [{other}]\n")
+    validator = jsonschema.Draft7Validator(experiment_schema(search_dirs(tmp_path)))
+    assert places(validator, "algorithm: {clip_param: 0.1}") == []
