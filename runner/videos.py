@@ -80,7 +80,7 @@ def check_installed() -> None:
     """Raise `UserError` if a package for writing videos is missing."""
     for name in ("av", "PIL"):
         if importlib.util.find_spec(name) is None:
-            problem = Problem(f"writing videos needs the package {name}", fix="pip install 'runner[video]'")
+            problem = Problem(f"writing videos needs the package {name}", fix="pip install -e '.[video]'")
             raise UserError(problem.render_alone())
 
 

@@ -91,7 +91,7 @@ def _packages(distribution: str) -> Iterator[Finding]:
             continue
         of_extra = [one for one in requirements if one not in needed and _asks(one, extra)]
         lacking = list(_unmet(of_extra))
-        text = f'pip install "{distribution}[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
+        text = f'pip install -e ".[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
         yield Finding(f"extra {extra}", OPTIONAL if lacking else OK, text)
 
 
@@ -161,7 +161,7 @@ def _video() -> Finding:
     from runner.videos import BROWSERS_CODEC, mp4_codec
 
     if importlib.util.find_spec("av") is None:
-        return Finding("video", OPTIONAL, 'for evaluation.video and play -o: pip install "runner[video]"')
+        return Finding("video", OPTIONAL, 'for evaluation.video and play -o: pip install -e ".[video]"')
     codec = mp4_codec()
     if codec != BROWSERS_CODEC:
         return Finding(

@@ -41,7 +41,7 @@ class MinAtar(gym.Env[Image, Any]):
 
     The library's games, with two differences that make an episode depend only on its seed: the generator is seeded at
     each reset, and the first action of an episode does not repeat the last one of the previous episode. Needs
-    `pip install "runner[minatar]"`.
+    `pip install -e ".[minatar]"`.
 
     Args:
         game: asterix, breakout, freeway, seaquest or space_invaders.
@@ -71,7 +71,7 @@ class MinAtar(gym.Env[Image, Any]):
         try:
             from minatar import Environment  # type: ignore[import-untyped]
         except ImportError as error:
-            raise ImportError('MinAtar\'s games need pip install "runner[minatar]"') from error
+            raise ImportError('MinAtar\'s games need pip install -e ".[minatar]"') from error
         self._game: Any = Environment(game, sticky_action_prob, difficulty_ramping)
         num_actions = self._game.num_actions()
         self._actions = self._game.minimal_action_set() if use_minimal_action_set else list(range(num_actions))

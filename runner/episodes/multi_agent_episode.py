@@ -535,7 +535,7 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Return observations by agent; None: at the T + 1 env steps 0 to T."""
+        """Return observations by agent at the given env steps, or at all T + 1 env steps for None."""
         query = Query(OBSERVATIONS, indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 

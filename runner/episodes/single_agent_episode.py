@@ -445,8 +445,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return the observation at an index, or several for a list or slice of indices; None: all T + 1 from timestep
-        0 on."""
+        """Return the observation at an index, several for a list or slice, or all T + 1 for None."""
         return self.observations._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_actions(
@@ -465,8 +464,10 @@ class SingleAgentEpisode:
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the info at an index, or a list of infos for several indices; None: all T + 1. A `fill` is used
-        unchanged."""
+        """Return the info at an index, a list of infos for a list or slice, or all T + 1 for None.
+
+        A `fill` is used unchanged.
+        """
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
@@ -486,9 +487,8 @@ class SingleAgentEpisode:
     def get_data_dict(self) -> dict[str, Any]:
         """Return T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
 
-        Keys: obs, infos (both without the last row), actions, rewards, terminateds, truncateds (both False except in
-            the
-        last row), t (global timesteps), eps_id, and each extra output.
+        Keys: obs and infos (both without the last row), actions, rewards, terminateds and truncateds (both False
+        except in the last row), t (global timesteps), eps_id, and each extra output.
         """
         steps, last = len(self), slice(0, len(self))
         ends = [step == steps - 1 for step in range(steps)]

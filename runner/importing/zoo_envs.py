@@ -32,8 +32,8 @@ class _Package:
 
 
 _PACKAGES = (
-    _Package(re.compile(r"(MiniGrid|BabyAI)-.+"), "minigrid", '"runner[minigrid]"'),
-    _Package(re.compile(r"ALE/.+"), "ale_py", '"runner[atari]"'),
+    _Package(re.compile(r"(MiniGrid|BabyAI)-.+"), "minigrid", '-e ".[minigrid]"'),
+    _Package(re.compile(r"ALE/.+"), "ale_py", '-e ".[atari]"'),
     _Package(re.compile(r".+Bullet(Duck)?Env-v\d+"), "pybullet_envs_gymnasium", "pybullet_envs_gymnasium"),
     _Package(re.compile(r"(Fetch|Hand|Adroit|PointMaze|AntMaze).+"), "gymnasium_robotics", "gymnasium-robotics"),
     _Package(re.compile(r"Panda.+"), "panda_gym", "panda-gym"),

@@ -54,7 +54,7 @@ def test_command_of_a_folder_that_is_gone(
 
 def test_extras(doctored: str) -> None:
     of_doctored = found(doctored)
-    assert of_doctored["extra rare"] == Finding("extra rare", OPTIONAL, 'pip install "doctored[rare]"')
+    assert of_doctored["extra rare"] == Finding("extra rare", OPTIONAL, 'pip install -e ".[rare]"')
     assert of_doctored["extra future"].state == OPTIONAL
     assert of_doctored["extra common"] == Finding("extra common", OK, "torch")
     assert "extra test" not in of_doctored

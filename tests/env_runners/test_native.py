@@ -355,7 +355,7 @@ def test_mistakes_are_told(config: EnvConfig, what: str, hint: str) -> None:
 def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for backend, extra in (("envpool", "envpool"), ("ale", "atari")):
-        with pytest.raises(ConfigError, match=rf'pip install "runner\[{extra}\]"'):
+        with pytest.raises(ConfigError, match=rf'pip install -e "\.\[{extra}\]"'):
             make_environment(EnvConfig(env="Pong-v5", backend=backend), 2)
 
 

@@ -29,7 +29,7 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
     package, extra = _PACKAGES[config.backend]
     if importlib.util.find_spec(package) is None:
         what = f"env.backend={config.backend} needs the package {package}"
-        fix = f'pip install "runner[{extra}]"'
+        fix = f'pip install -e ".[{extra}]"'
         raise ConfigError([Problem(what, "env.backend", "it is not installed", fix=fix)])
     _raise_any(find_native_problems(config, lambda key: key))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem, UserError, render_problems
 
-_EXTRA = "pip install 'runner[offline]'"
+_EXTRA = "pip install -e '.[offline]'"
 
 
 class DataError(ConfigError):

@@ -17,9 +17,7 @@ import numpy.typing as npt
 try:
     import onnxruntime
 except ImportError as error:
-    raise ImportError(
-        'policies need onnxruntime: pip install "rllink-client[onnxruntime]"; or use client.sampler("server")'
-    ) from error
+    raise ImportError('policies need onnxruntime: pip install onnxruntime; or use client.sampler("server")') from error
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]

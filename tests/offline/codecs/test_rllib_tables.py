@@ -188,6 +188,6 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(data_error.importlib, "import_module", no_module)
     with pytest.raises(
-        DataError, match=r"the package lz4, which is not installed[\s\S]*fix +pip install 'runner\[offline\]'"
+        DataError, match=r"the package lz4, which is not installed[\s\S]*fix +pip install -e '\.\[offline\]'"
     ):
         rllib_tables.unpack_table(pq.read_table(FILE).slice(0, 1))
