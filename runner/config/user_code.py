@@ -53,21 +53,21 @@ def problem_of(error: BaseException, where: str | None = None) -> Problem:
 
     Args:
         error: exception with its traceback; only frames below the catching one count.
-        where: name of the failed component, for example a configuration key; it is the only place for an error
+        where: name of the failed component, for example a configuration key, or ""; it is the only place for an error
             without user code in its traceback. None: use the line that raised such an error.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    lines = traceback.extract_tb(error.__traceback__)
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    for frame, line in zip(reversed(frames), reversed(lines), strict=True):
-        if _is_user_code(frame.f_code):
-            name = frame.f_code.co_qualname.replace("<locals>.", "")
-            place = ", ".join(filter(None, (where, f"{line.filename}:{line.lineno}", name)))
-            names, wanted = _names_for(error, frame)
-            is_listed = names and not isinstance(error, AttributeError)
-            expected = list_names(names, wanted) if is_listed else None
-            return Problem(what, place, _arguments_of(frame), expected, nearest_match(wanted, names))
-    return Problem(what, where or (f"runner itself, {lines[-1].filename}:{lines[-1].lineno}" if lines else None))
+    found = _innermost_user_code(error)
+    if found is None:
+        lines = traceback.extract_tb(error.__traceback__) if where is None else []
+        return Problem(what, f"runner itself, {lines[-1].filename}:{lines[-1].lineno}" if lines else where or None)
+    frame, line = found
+    name = frame.f_code.co_qualname.replace("<locals>.", "")
+    place = ", ".join(filter(None, (where, f"{frame.f_code.co_filename}:{line}", name)))
+    names, wanted = _names_for(error, frame)
+    is_listed = names and not isinstance(error, AttributeError)
+    expected = list_names(names, wanted) if is_listed else None
+    return Problem(what, place, _arguments_of(frame), expected, nearest_match(wanted, names))
 
 
 def is_bad_call(error: BaseException) -> bool:
@@ -92,6 +92,19 @@ def outline(value: Any) -> str | None:
     if isinstance(value, tuple):
         return ", ".join(filter(None, map(outline, value))) or None
     return None
+
+
+def _innermost_user_code(error: BaseException) -> tuple[FrameType, int] | None:
+    """Return the innermost frame of user code in a traceback, and its line; None without user code.
+
+    gymnasium replaces a TypeError of a constructor, and only the traceback of the replaced error has the user's line.
+    """
+    places = list(traceback.walk_tb(error.__traceback__))
+    replaced = error.__cause__ or error.__context__
+    earlier = list(traceback.walk_tb(replaced.__traceback__)) if replaced is not None else []
+    if earlier and any(frame is earlier[0][0] for frame, _ in places):  # replaced below the catching frame
+        places = earlier + places
+    return next((place for place in reversed(places) if _is_user_code(place[0].f_code)), None)
 
 
 def _names_for(error: BaseException, frame: FrameType) -> tuple[list[str], str]:

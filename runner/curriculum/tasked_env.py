@@ -80,7 +80,10 @@ class Tasked:
         try:
             made = self._make_env(arguments)
         except ConfigError as error:
-            problems = [replace(one, what=f"task {name}: {one.what}", where=where) for one in error.problems]
+            problems = [
+                replace(one, what=f"task {name}: {one.what}", where=", ".join(filter(None, (where, one.where))))
+                for one in error.problems
+            ]
             raise ConfigError(problems) from error
         _check_spaces(self._shared.env, made, name, where)
         return made

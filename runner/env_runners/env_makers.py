@@ -18,6 +18,7 @@ from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import EnvConfig
+from runner.config.user_code import problem_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
@@ -179,8 +180,10 @@ def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any
     try:
         return wrapper(env, *positional, **arguments)
     except Exception as error:  # a user's constructor may raise anything
-        what = f"{block['_target_']} cannot wrap {_class_name(env)}: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, where, str(arguments), _hint(env, wrapper))]) from error
+        problem = problem_of(error, where)
+        what = f"{block['_target_']} cannot wrap {_class_name(env)}: {problem.what}"
+        expected = _hint(env, wrapper) or problem.expected
+        raise ConfigError([replace(problem, what=what, got=str(arguments), expected=expected)]) from error
 
 
 def _hint(env: Environment, wrapper: Any) -> str | None:
@@ -200,14 +203,12 @@ def _errors_named(config: EnvConfig) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:  # a user's constructor may raise anything
-        is_unknown = isinstance(error, gym.error.UnregisteredEnv)
-        problem = Problem(
-            f"the environment {config.name} cannot be created: {type(error).__name__}: {error}",
-            where="env._target_" if config._target_ else "env.env",
-            got=f"{config.name} with env_config {dict(config.env_config)}",
-            expected="a gymnasium id, or the path of a class such as my_module.MyEnv" if is_unknown else None,
-        )
-        raise ConfigError([problem]) from error
+        problem = problem_of(error, "env._target_" if config._target_ else "env.env")
+        if isinstance(error, gym.error.UnregisteredEnv):
+            problem = replace(problem, expected="a gymnasium id, or the path of a class such as my_module.MyEnv")
+        what = f"the environment {config.name} cannot be created: {problem.what}"
+        got = f"{config.name} with env_config {dict(config.env_config)}"
+        raise ConfigError([replace(problem, what=what, got=got)]) from error
 
 
 def check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:

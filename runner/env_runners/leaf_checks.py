@@ -46,7 +46,6 @@ class LeafChecks:
         self.path = path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
         self.dtype: np.dtype[Any] = np.dtype(np.dtype(space.dtype).type)  # one that came in a pickle is another object
-        self._space = space
         self._bounds = _bounds(space)
         of_dtype = _limits(self.dtype)
         finite = np.clip(self._bounds[0], *of_dtype), np.clip(self._bounds[1], *of_dtype)
@@ -64,21 +63,24 @@ class LeafChecks:
             return
         shape = np.shape(rows)
         if shape != expected:
-            raise self._misshaped("shape", method, "nothing" if rows is None else f"shape {shape}", expected)
+            raise self._misshaped("shape", method, *self._texts_of_shapes(rows, num_rows))
         array = np.asarray(rows)
         if not converts(array, self.dtype):
-            raise self._misshaped("dtype", method, f"dtype {array.dtype}", expected)
+            raise self._misshaped("dtype", method, f"dtype {array.dtype}", f"dtype {self.dtype}")
 
-    def _misshaped(self, what: str, method: str, got: str, expected: tuple[int, ...]) -> RunFailure:
+    def _texts_of_shapes(self, rows: Any, num_rows: int) -> tuple[str, str]:
+        """Return the shape of one observation and the expected one; of all rows if their number is wrong."""
+        shape, of_all = np.shape(rows), "" if num_rows == 1 else f" for each of {num_rows} sub-environments"
+        if rows is None:
+            return "nothing", f"shape {self.shape}{of_all}"
+        if shape[:1] == (num_rows,):
+            return f"shape {shape[1:]}", f"shape {self.shape}{of_all}"
+        return f"shape {shape}", f"shape {(num_rows, *self.shape)}, which is shape {self.shape}{of_all}"
+
+    def _misshaped(self, what: str, method: str, got: str, expected: str) -> RunFailure:
         leaf = f"obs{keys(self.path)}: " if self.path else ""
-        return RunFailure(
-            Problem(
-                f"the environment's observations do not have the {what} of its space",
-                where=method,
-                got=leaf + got,
-                expected=f"{leaf}shape {expected}, {expected[0]} rows of {self._space}",
-            )
-        )
+        what = f"the environment's observations do not have the {what} of its space"
+        return RunFailure(Problem(what, method, leaf + got, leaf + expected))
 
     def find_misfit(self, rows: Array) -> Misfit | None:
         """Return the rows with a value that is not finite, not in the space, or watched and out of bounds."""

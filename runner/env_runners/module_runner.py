@@ -15,7 +15,7 @@ from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.multi_agent_env import AgentDict
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
-from runner.env_runners.observation_checks import ObservationChecks, outline
+from runner.env_runners.observation_checks import ObservationChecks, find_difference
 from runner.env_runners.running_agents import Observed
 from runner.episodes import nested
 from runner.episodes.columns import Column
@@ -144,22 +144,11 @@ class ModuleRunner:
 
     def _misfit(self, observed: Sequence[tuple[int, Any]]) -> RunFailure | None:
         for slot, obs in observed:
-            if not self._fits(obs):
-                problem = Problem(
-                    f"an observation of agent {self.rows.agent_of(slot)} does not fit its space",
-                    where=f"sub-environment {self.rows.env_of(slot)}",
-                    got=outline(obs),
-                    expected=str(self.space),
-                )
-                return RunFailure(problem)
+            found = find_difference(obs, self.space)
+            if found is not None:
+                what = f"an observation of agent {self.rows.agent_of(slot)} does not fit its space"
+                return RunFailure(Problem(what, f"sub-environment {self.rows.env_of(slot)}", *found))
         return None
-
-    def _fits(self, obs: Any) -> bool:
-        try:
-            self.checks.check_shapes(nested.stack([obs]), "step", 1)
-        except (RunFailure, TypeError, ValueError):
-            return False
-        return True
 
     def cut(self, with_outputs_per_fragment: bool = True) -> tuple[Fragment, OutsideObservations]:
         """Return the fragment so far, checked, and its observations to be counted.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
+from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
@@ -126,9 +127,10 @@ class MultiAgentEnvironments:
         try:
             result = getattr(env, method)(*args, **kwargs)
         except Exception as error:  # a user's environment may raise anything
+            problem = problem_of(error, self.place(n))
             what = f"the environment raised {type(error).__name__} in {method}: {error}"
-            got = f"actions {args[0]}" if args else None
-            raise RunFailure(Problem(what, where=self.place(n), got=got)) from error
+            got = f"actions {args[0]}" if args else problem.got
+            raise RunFailure(replace(problem, what=what, got=got)) from error
         size = 2 if method == "reset" else 5
         if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):
             what = f"the environment's {method} returned {_outline(result)}"

@@ -7,15 +7,18 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from numpy import ndarray
 
 from runner.config.errors import ConfigError, Problem
-from runner.env_runners.leaf_checks import LeafChecks, Misfit, keys
+from runner.env_runners.leaf_checks import LeafChecks, Misfit, converts, keys
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import Path, leaf_spaces
 
+Array = npt.NDArray[Any]
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+_NOTHING = object()
 
 
 class ObservationChecks:
@@ -77,6 +80,71 @@ def _leaf(tree: Any, path: Path) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return None if isinstance(tree, (dict, tuple)) else tree
+
+
+def find_difference(obs: Any, space: Any, path: Path = ()) -> tuple[str, str] | None:
+    """Return the first difference in structure, shape or dtype between an observation and its space, as two texts.
+
+    Args:
+        obs: one observation, or a part of it.
+        space: its space.
+        path: path of the part.
+
+    Returns:
+        The part's path with its type, shape or dtype, and the same path with the expected one; None if all are equal.
+    """
+    got, expected = _difference(obs, space)
+    if got != expected:
+        named = f"obs{keys(path)}: " if path else ""
+        return named + got, named + expected
+    spaces, parts = _parts_of(space), _parts_of(obs)
+    for key in {**spaces, **parts}:
+        found = find_difference(parts.get(key, _NOTHING), spaces.get(key, _NOTHING), (*path, key))
+        if found is not None:
+            return found
+    return None
+
+
+def _difference(obs: Any, space: Any) -> tuple[str, str]:
+    """Return the type, shape or dtype of a part and of its space, whichever differs; equal texts if none does."""
+    array = _array_of(obs)
+    if array is None or getattr(space, "shape", None) is None:
+        return _text_of(obs), _text_of(space)
+    if array.shape != space.shape:
+        return f"shape {array.shape}", f"shape {space.shape}"
+    dtype = np.dtype(space.dtype)
+    return ("", "") if converts(array, dtype) else (f"dtype {array.dtype}", f"dtype {dtype}")
+
+
+def _array_of(obs: Any) -> Array | None:
+    """Return a number, an array or a list of numbers as an array; None for anything else."""
+    if isinstance(obs, np.ndarray):
+        return obs
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # lists of different lengths
+        return None
+    return None if isinstance(obs, tuple) or array.dtype.kind not in "biuf" else array
+
+
+def _parts_of(tree: Any) -> dict[Any, Any]:
+    """Return key or index -> part of an observation, or of its space."""
+    if isinstance(tree, (dict, gym.spaces.Dict)):
+        return dict(tree.items())
+    return dict(enumerate(tree)) if isinstance(tree, (tuple, gym.spaces.Tuple)) else {}
+
+
+def _text_of(tree: Any) -> str:
+    """Describe a part of an observation, or its space."""
+    if tree is None or tree is _NOTHING:
+        return "None" if tree is None else "nothing"
+    if isinstance(tree, (dict, gym.spaces.Dict)):
+        return "a dict"
+    if isinstance(tree, (tuple, gym.spaces.Tuple)):
+        return "a tuple"
+    if isinstance(tree, gym.Space):
+        return f"shape {tree.shape} and dtype {tree.dtype}"
+    return type(tree).__name__ if _array_of(tree) is None else outline(tree)
 
 
 def outline(obs: Any) -> str:

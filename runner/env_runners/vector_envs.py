@@ -10,6 +10,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of, reward_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
@@ -29,7 +31,7 @@ from runner.env_runners.env_states import (
     state_of,
 )
 from runner.env_runners.leaf_checks import converts
-from runner.env_runners.observation_checks import outline
+from runner.env_runners.observation_checks import find_difference, outline
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, ReplayedActions
 from runner.episodes import nested
 from runner.episodes.columns import Column
@@ -259,13 +261,10 @@ class SyncEnvironments:
                 nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)
         except (TypeError, ValueError, OverflowError) as error:
             space = self.single_observation_space
-            problem = Problem(
-                f"the environment's {method} returned an observation that does not fit its space",
-                where=self._place(n) if method == "step" else self._episode(n),
-                got=outline(obs),
-                expected=str(space),
-            )
-            raise RunFailure(problem) from error
+            what = f"the environment's {method} returned an observation that does not fit its space"
+            where = self._place(n) if method == "step" else self._episode(n)
+            got, expected = find_difference(obs, space) or (outline(obs), str(space))
+            raise RunFailure(Problem(what, where, got, expected)) from error
 
     def step(self, actions: Array) -> StepResult:
         """Step each sub-environment, or reset it if its episode is over."""
@@ -389,8 +388,9 @@ def _checked_call(call: Callable[[], Any], method: str, where: str = "") -> Any:
 
 
 def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> EnvFailure:
+    problem = problem_of(error, where)
     what = f"the environment raised {type(error).__name__} in {method}: {error}"
-    return EnvFailure(Problem(what, where=where or None, got=got))
+    return EnvFailure(replace(problem, what=what, got=got or problem.got))
 
 
 def _short(value: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import ModuleConfig
+from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_makers import Environment, sub_environments
 from runner.env_runners.observation_checks import ObservationChecks, outline
@@ -130,8 +131,10 @@ def answer_of(call: Callable[[], Any], called: str, method: str, sizes: str, got
     try:
         answer = call()
     except Exception as error:  # a user-defined environment may raise any error
+        problem = problem_of(error, method)
+        what = f"{called} raised {problem.what}"
         expected = "reset(*, seed=None, options=None)" if method == "reset" else "every action of its action space"
-        raise RunFailure(Problem(f"{called} raised {type(error).__name__}: {error}", method, got, expected)) from error
+        raise RunFailure(replace(problem, what=what, got=got, expected=expected)) from error
     count, word = (2, "two") if method == "reset" else (5, "five")
     if not isinstance(answer, tuple) or len(answer) != count or not isinstance(answer[-1], Mapping):
         raise RunFailure(Problem(f"{method} does not return {word} values", method, _outline(answer), sizes))

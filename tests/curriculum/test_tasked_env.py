@@ -11,11 +11,14 @@ import pytest
 
 from runner.config.curriculum import TaskConfig
 from runner.config.errors import ConfigError, RunFailure
+from runner.config.schemas import EnvConfig
 from runner.curriculum.tasked_env import TaskedEnv, TaskedMultiAgentEnv
+from runner.env_runners.env_makers import make_environment
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import SyncEnvironments
 from tests.curriculum.drills import Drill, StatefulDrill, TeamDrill
+from tests.support.problems import raised_in, shown_problems
 
 TASKS = {
     "short": TaskConfig({"length": 3}),
@@ -118,6 +121,19 @@ def test_a_task_with_other_spaces_is_refused() -> None:
     env = TaskedEnv(maker(Drill), {"wide": TaskConfig(env_config={"width": 3})}, {"wide": 1.0})
     with pytest.raises(ConfigError, match="observation_space of task wide differs"):
         env.reset(seed=0)
+
+
+def test_a_task_whose_environment_cannot_be_made_shows_the_line() -> None:
+    def make(arguments: Mapping[str, Any]) -> Any:
+        return make_environment(EnvConfig(_target_="tests.curriculum.drills.Drill", env_config=arguments))
+
+    env = TaskedEnv(make, {"wide": TaskConfig(env_config={"width": "wide"})}, {"wide": 1.0})
+    with pytest.raises(ConfigError) as caught:
+        env.reset(seed=0)
+    (problem,) = shown_problems(caught.value)
+    assert problem.what.startswith("task wide: the environment tests.curriculum.drills.Drill cannot be created: ")
+    line = raised_in(Drill.__init__, "self.observation_space")
+    assert problem.where == f"curriculum.tasks.wide.env_config, env._target_, {line}"
 
 
 @pytest.mark.parametrize("env_class", [Drill, TeamDrill])

@@ -12,6 +12,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.streams import integer_seed
+from tests.support.problems import shown_problems
 
 SEED, N = 4, 3
 NAME = ("env_runner", 0, 0)
@@ -60,4 +61,5 @@ def failure_of(env: SubEnvironments, steps: int = 30) -> Problem:
 
     with pytest.raises(RunFailure) as caught:
         take_steps()
-    return caught.value.problem
+    (problem,) = shown_problems(caught.value)
+    return problem

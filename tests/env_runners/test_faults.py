@@ -23,6 +23,7 @@ from runner.modules import ActorCriticModule
 from runner.restarts import Restarts
 from tests.modules.test_actor_critic_module import SMALL
 from tests.support.coded_runs import make_runner, weights_of
+from tests.support.problems import raised_in, shown_problems
 
 FILTER = [
     {
@@ -105,11 +106,14 @@ def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> Proble
     group.set_weights(weights_of(module))
     with pytest.raises(RunFailure) as caught, np.errstate(invalid="ignore"):
         group.sample(steps, True)
-    return caught.value.problem
+    (problem,) = shown_problems(caught.value)
+    return problem
 
 
 WRONG_SHAPE = np.zeros(3, np.float32)
-SPACE = "Box(-1.0, 1.0, (2,), float32)"
+OF_SPACE = "shape (2,) and dtype float32"
+RAISED = raised_in(Faulty._obs, "raise self._fault")
+RAISED_TOGETHER = raised_in(VectorFaulty._obs, "raise self._fault")
 NAN = Problem(
     "an observation of the environment is not finite",
     where="env runner 0, episode 0-env_runner-0-1-1, time step 2",
@@ -124,12 +128,12 @@ OUT_OF_BOUNDS = Problem(
 )
 
 
-def does_not_fit(call: str, where: str, got: str) -> Problem:
-    return Problem(f"the environment's {call} returned an observation that does not fit its space", where, got, SPACE)
+def does_not_fit(call: str, where: str, got: str, expected: str = "shape (2,)") -> Problem:
+    what = f"the environment's {call} returned an observation that does not fit its space"
+    return Problem(what, where, got, expected)
 
 
-def other_rows(where: str, got: str) -> Problem:
-    expected = f"shape (2, 2), 2 rows of {SPACE}"
+def other_rows(where: str, got: str, expected: str = "shape (2,) for each of 2 sub-environments") -> Problem:
     return Problem("the environment's observations do not have the shape of its space", where, got, expected)
 
 
@@ -138,7 +142,8 @@ CASES = [
         lambda: sync_envs("reset", 1, OSError("no display")),
         (),
         Problem(
-            "the environment raised OSError in reset: no display", where="env runner 0, sub-environment 1, episode 0"
+            "the environment raised OSError in reset: no display",
+            where=f"env runner 0, sub-environment 1, episode 0, {RAISED}",
         ),
         id="raises_in_first_reset",
     ),
@@ -146,7 +151,8 @@ CASES = [
         lambda: sync_envs("reset", 2, OSError("no display")),
         (),
         Problem(
-            "the environment raised OSError in reset: no display", where="env runner 0, sub-environment 1, episode 1"
+            "the environment raised OSError in reset: no display",
+            where=f"env runner 0, sub-environment 1, episode 1, {RAISED}",
         ),
         id="raises_in_later_reset",
     ),
@@ -155,7 +161,7 @@ CASES = [
         (),
         Problem(
             "the environment raised ZeroDivisionError in step: division by zero",
-            where="env runner 0, sub-environment 1, episode 1, step 1",
+            where=f"env runner 0, sub-environment 1, episode 1, step 1, {RAISED}",
             got="action 1",
         ),
         id="raises_in_step",
@@ -163,41 +169,37 @@ CASES = [
     pytest.param(
         lambda: sync_envs("reset", 1, WRONG_SHAPE),
         (),
-        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "ndarray of shape (3,) and dtype float32"),
+        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "shape (3,)"),
         id="wrong_shape_in_reset",
     ),
     pytest.param(
         lambda: sync_envs("step", 2, WRONG_SHAPE),
         (),
-        does_not_fit(
-            "step", "env runner 0, sub-environment 1, episode 0, step 1", "ndarray of shape (3,) and dtype float32"
-        ),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "shape (3,)"),
         id="wrong_shape_in_step",
     ),
     pytest.param(
         lambda: sync_envs("step", 2, 0.5),
         (),
-        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "float of shape ()"),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "shape ()"),
         id="scalar_in_step",
     ),
     pytest.param(
         lambda: sync_envs("step", 2, np.zeros(1, np.float32)),
         (),
-        does_not_fit(
-            "step", "env runner 0, sub-environment 1, episode 0, step 1", "ndarray of shape (1,) and dtype float32"
-        ),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "shape (1,)"),
         id="one_number_in_step",
     ),
     pytest.param(
         lambda: sync_envs("step", 2, "left"),
         (),
-        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "str of shape ()"),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "str", OF_SPACE),
         id="text_in_step",
     ),
     pytest.param(
         lambda: sync_envs("reset", 1, None),
         (),
-        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "NoneType of shape ()"),
+        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "None", OF_SPACE),
         id="nothing_in_reset",
     ),
     pytest.param(lambda: sync_envs("step", 6, np.array([0.0, np.nan], np.float32)), (), NAN, id="nan_in_step"),
@@ -234,32 +236,44 @@ CASES = [
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(ValueError("bad joint")), 0),
         (),
-        Problem("the environment raised ValueError in step: bad joint", where="env runner 0", got="actions [1, 1]"),
+        Problem(
+            "the environment raised ValueError in step: bad joint",
+            where=f"env runner 0, {RAISED_TOGETHER}",
+            got="actions [1, 1]",
+        ),
         id="batched_raises_in_step",
     ),
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(ValueError("bad joint"), 0), 0),
         (),
-        Problem("the environment raised ValueError in reset: bad joint", where="env runner 0"),
+        Problem("the environment raised ValueError in reset: bad joint", where=f"env runner 0, {RAISED_TOGETHER}"),
         id="batched_raises_in_reset",
     ),
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(np.zeros((2, 3)), 0), 0),
         (),
-        other_rows("env runner 0, reset", "shape (2, 3)"),
+        other_rows("env runner 0, reset", "shape (3,)"),
         id="batched_wrong_shape_in_reset",
     ),
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(np.zeros((2, 3))), 0),
         (),
-        other_rows("env runner 0, step", "shape (2, 3)"),
+        other_rows("env runner 0, step", "shape (3,)"),
         id="batched_wrong_shape_in_step",
     ),
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(np.zeros(2)), 0),
         (),
-        other_rows("env runner 0, step", "shape (2,)"),
+        other_rows("env runner 0, step", "shape ()"),
         id="batched_one_row_in_step",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(np.zeros((3, 2))), 0),
+        (),
+        other_rows(
+            "env runner 0, step", "shape (3, 2)", "shape (2, 2), which is shape (2,) for each of 2 sub-environments"
+        ),
+        id="batched_three_rows_in_step",
     ),
     pytest.param(
         lambda: BatchedEnvironments(VectorFaulty(np.full((2, 2), np.nan)), 0),
@@ -312,7 +326,7 @@ class CannotBeMade(gym.Env[Any, Any]):
             EnvConfig(_target_=f"{__name__}.CannotBeMade", env_config={"level": 7}),
             Problem(
                 f"the environment {__name__}.CannotBeMade cannot be created: FileNotFoundError: no map for level 7",
-                where="env._target_",
+                where=f"env._target_, {raised_in(CannotBeMade.__init__, 'raise')}",
                 got=f"{__name__}.CannotBeMade with env_config {{'level': 7}}",
             ),
             id="constructor_raises",
@@ -337,7 +351,77 @@ def test_environments_that_cannot_be_made(
     monkeypatch.setattr("runner.env_runners.env_makers.import_target", lambda *_, **__: CannotBeMade)
     with pytest.raises(ConfigError) as caught:
         make_vector_env(config, 2, "auto", 0)
-    assert list(caught.value.problems) == [expected]
+    assert shown_problems(caught.value) == [expected]
+
+
+class Pushes(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes an action that its environment rejects."""
+
+    def step(self, action: Any) -> Any:
+        return super().step(7)  # gymnasium raises here
+
+
+class CannotAdd(Faulty):
+    def __init__(self, level: Any = 1) -> None:
+        self._level = level + "1"
+
+
+def test_an_error_in_a_library_is_placed_at_the_users_line_that_led_to_it() -> None:
+    config = EnvConfig(env="CartPole-v1", wrappers=[{"_target_": f"{__name__}.Pushes"}])
+    env = make_vector_env(config, 1, "sync", 0)
+    env.reset(("env_runner", 0, 0))
+    with pytest.raises(RunFailure) as caught:
+        env.step(np.zeros(1, np.int64))
+    (problem,) = shown_problems(caught.value)
+    line = raised_in(Pushes.step, "gymnasium raises here")
+    assert problem.where == f"sub-environment 0, episode 0, step 0, {line}"
+
+
+def test_an_error_without_user_code_is_placed_at_its_step_only() -> None:
+    try:
+        raise_of_user()
+    except ValueError:  # an earlier error, whose line has nothing to do with the environment
+        together, one = (make_vector_env(EnvConfig(env="CartPole-v1"), 2, mode, 0) for mode in ("auto", "sync"))
+        for env, where in ((together, None), (one, "sub-environment 0, episode 0, step 0")):
+            env.reset(("env_runner", 0, 0))
+            with pytest.raises(RunFailure) as caught:
+                env.step(np.array([7, 7]))
+            assert caught.value.problem.where == where
+
+
+def raise_of_user() -> None:
+    raise ValueError("earlier")
+
+
+def test_a_wrong_type_in_the_constructor_of_a_registered_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gym.envs.registration.EnvSpec("CannotAdd-v0", f"{__name__}:CannotAdd")
+    monkeypatch.setitem(gym.registry, "CannotAdd-v0", spec)
+    with pytest.raises(ConfigError) as caught:
+        make_vector_env(EnvConfig(env="CannotAdd-v0"), 2, "sync", 0)
+    (problem,) = shown_problems(caught.value)
+    assert problem.what.startswith("the environment CannotAdd-v0 cannot be created: TypeError: unsupported operand")
+    assert problem.where == f"env.env, {raised_in(CannotAdd.__init__, 'level + ')}"
+
+
+class CannotWrap(gym.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gym.Env[Any, Any], names: dict[str, int]) -> None:
+        super().__init__(env)
+        self._number = names["colour"]
+
+
+def test_a_wrapper_that_cannot_be_made() -> None:
+    wrapper = {"_target_": f"{__name__}.CannotWrap", "names": {"color": 1}}
+    with pytest.raises(ConfigError) as caught:
+        make_vector_env(EnvConfig(env="CartPole-v1", wrappers=[wrapper]), 1, "sync", 0)
+    assert shown_problems(caught.value) == [
+        Problem(
+            f"{__name__}.CannotWrap cannot wrap CartPoleEnv: KeyError: 'colour'",
+            where=f"env.wrappers.0, {raised_in(CannotWrap.__init__, 'names[')}",
+            got="{'names': {'color': 1}}",
+            expected="color",
+            nearest="color",
+        )
+    ]
 
 
 class Receives(EpisodeListener):

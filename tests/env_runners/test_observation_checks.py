@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from runner.config.errors import RunFailure
 from runner.env_runners.env_runner import SingleAgentEnvRunner
-from runner.env_runners.observation_checks import ObservationChecks
+from runner.env_runners.observation_checks import ObservationChecks, find_difference
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.conftest import QUICK, Outcome, progress_of, result_of
@@ -103,6 +104,72 @@ def test_numbers_that_the_dtype_cannot_hold(mode: str, space: gym.Space[Any], ob
         checks.check_shapes(obs, "step")
     assert str(caught.value).startswith("the environment's observations do not have the dtype of its space")
     assert text in str(caught.value)
+
+
+FITTING = {"a": np.zeros(2, np.float32), "b": (3, [0, 9])}
+
+
+@pytest.mark.parametrize(
+    ("obs", "expected"),
+    [
+        (FITTING, None),
+        (FITTING | {"a": np.zeros(3)}, ("obs['a']: shape (3,)", "obs['a']: shape (2,)")),
+        (FITTING | {"a": 0.5}, ("obs['a']: shape ()", "obs['a']: shape (2,)")),
+        (FITTING | {"b": (3, [[0, 9]])}, ("obs['b'][1]: shape (1, 2)", "obs['b'][1]: shape (2,)")),
+        (FITTING | {"b": (1.5, [0, 9])}, ("obs['b'][0]: dtype float64", "obs['b'][0]: dtype int64")),
+        (FITTING | {"a": np.array(["up", "on"])}, ("obs['a']: dtype <U2", "obs['a']: dtype float32")),
+        (FITTING | {"a": None}, ("obs['a']: None", "obs['a']: shape (2,) and dtype float32")),
+        (FITTING | {"a": "left"}, ("obs['a']: str", "obs['a']: shape (2,) and dtype float32")),
+        (FITTING | {"a": [[1.0], [1.0, 2.0]]}, ("obs['a']: list", "obs['a']: shape (2,) and dtype float32")),
+        (FITTING | {"a": (0.0, 0.0)}, ("obs['a']: a tuple", "obs['a']: shape (2,) and dtype float32")),
+        (FITTING | {"b": [3, [0, 9]]}, ("obs['b']: list", "obs['b']: a tuple")),
+        (FITTING | {"b": (3,)}, ("obs['b'][1]: nothing", "obs['b'][1]: shape (2,) and dtype int32")),
+        ({"a": FITTING["a"]}, ("obs['b']: nothing", "obs['b']: a tuple")),
+        (FITTING | {"c": 1.0}, ("obs['c']: float of shape ()", "obs['c']: nothing")),
+        (np.zeros(2), ("ndarray of shape (2,) and dtype float64", "a dict")),
+    ],
+)
+def test_only_the_part_that_differs_is_shown(obs: Any, expected: tuple[str, str] | None) -> None:
+    assert find_difference(obs, SPACE) == expected
+    if expected is not None:
+        with pytest.raises(RunFailure) as caught:
+            SyncEnvironments(partial(Returns, obs), 1, seed=0).reset(("env_runner", 0, 0))
+        assert (caught.value.problem.got, caught.value.problem.expected) == expected
+
+
+class Returns(Leaving):
+    """Its observations are `obs`."""
+
+    observation_space = SPACE
+
+    def __init__(self, obs: Any) -> None:
+        self._obs = obs
+
+    def reset(self, **_: Any) -> Any:
+        return self._obs, {}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "parts", "got", "expected"),
+    [
+        (1, {"a": np.zeros((1, 3))}, "obs['a']: shape (3,)", "obs['a']: shape (2,)"),
+        (1, {"a": np.zeros((1, 1, 2))}, "obs['a']: shape (1, 2)", "obs['a']: shape (2,)"),
+        (3, {"a": np.zeros((3, 3))}, "obs['a']: shape (3,)", "obs['a']: shape (2,) for each of 3 sub-environments"),
+        (
+            3,
+            {"a": np.zeros(2)},
+            "obs['a']: shape (2,)",
+            "obs['a']: shape (3, 2), which is shape (2,) for each of 3 sub-environments",
+        ),
+        (3, {"a": None}, "obs['a']: nothing", "obs['a']: shape (2,) for each of 3 sub-environments"),
+        (3, {"a": rows()["a"] * 1j}, "obs['a']: dtype complex64", "obs['a']: dtype float32"),
+    ],
+)
+def test_shapes_of_several_rows(num_rows: int, parts: Any, got: str, expected: str) -> None:
+    obs = {"a": rows()["a"][:num_rows], "b": tuple(part[:num_rows] for part in rows()["b"])} | parts
+    with pytest.raises(RunFailure) as caught:
+        ObservationChecks(SPACE, num_rows, "Env").check_shapes(obs, "step")
+    assert (caught.value.problem.got, caught.value.problem.expected) == (got, expected)
 
 
 class Halves(Leaving):

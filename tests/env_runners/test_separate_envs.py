@@ -26,6 +26,8 @@ from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for,
 from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
 from tests.support.coded_runs import make_runner, weights_of
+from tests.support.environments import FailsAt
+from tests.support.problems import raised_in
 
 
 def assert_same_steps(got: Any, expected: Any) -> None:
@@ -235,6 +237,8 @@ def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int
 
 # -- errors ----------------------------------------------------------------------------------------------------------
 
+RAISED = raised_in(FailsAt._fail_if_due, "raise ValueError")
+
 
 @pytest.mark.parametrize(
     ("fault", "step", "timeout_s", "expected"),
@@ -245,7 +249,7 @@ def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int
             None,
             Problem(
                 "the environment raised ValueError in step: the arm has left its rail",
-                where="sub-environment 1, episode 0, step 2",
+                where=f"sub-environment 1, episode 0, step 2, {RAISED}",
                 got="action 1",
             ),
             id="raise_at_3",
@@ -256,7 +260,7 @@ def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int
             None,
             Problem(
                 "the environment raised ValueError in reset: the arm has left its rail",
-                where="sub-environment 1, episode 0",
+                where=f"sub-environment 1, episode 0, {RAISED}",
             ),
             id="raise_at_0",
         ),
@@ -313,7 +317,7 @@ def test_a_sub_environment_that_always_fails_ends_the_run(made: Any) -> None:
             "sub-environment 1 failed 10 times in a row without a step: the environment raised "
             "ValueError in reset: the arm has left its rail"
         ),
-        where="sub-environment 1, episode 11",
+        where=f"sub-environment 1, episode 11, {RAISED}",
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from runner.config.errors import ConfigError, Problem, RunFailure, list_names
 from tests.conftest import portable
@@ -57,6 +60,13 @@ def assert_error(shown: str | ConfigError, expected: ConfigError, tmp_path: Path
     """Compare a rendered message or an error with an error: the fields of its problems, and its heading."""
     assert shown_problems(shown, tmp_path) == [*expected.problems]
     assert portable(str(shown), tmp_path).partition("\n")[0] == str(expected).partition("\n")[0]
+
+
+def raised_in(function: Callable[..., Any], text: str) -> str:
+    """Return the only line of a function that contains the text, as `where` shows it: file:line and name."""
+    lines, first = inspect.getsourcelines(function)
+    (number,) = [first + offset for offset, line in enumerate(lines) if text in line]
+    return portable(f"{inspect.getsourcefile(function)}:{number}, {function.__qualname__.replace('<locals>.', '')}")
 
 
 class Including(str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import torch
 
 from runner.checkpoints import load_checkpoint
 from runner.config.errors import ConfigError, Problem
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
-from tests.support.problems import assert_error, shown_problems
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
+from tests.support.environments import Faulty
+from tests.support.problems import assert_error, raised_in, shown_problems
 
 Run = Callable[..., Outcome]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
@@ -27,7 +29,9 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Fault
             "{fault: raise_in_step, fault_step: 150}",
             Problem(
                 "the environment raised ValueError in step: the arm has left its rail",
-                where="env runner 0, sub-environment 0, episode 18, step 5",
+                where=(
+                    f"env runner 0, sub-environment 0, episode 18, step 5, {raised_in(Faulty.step, 'raise ValueError')}"
+                ),
                 got="action 0",
             ),
             id="env_raises_in_step",
@@ -36,7 +40,7 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Fault
             "{fault: raise_in_reset, fault_step: 20}",
             Problem(
                 "the environment raised OSError in reset: the simulator's licence has expired",
-                where="env runner 0, sub-environment 0, episode 19",
+                where=f"env runner 0, sub-environment 0, episode 19, {raised_in(Faulty.reset, 'raise OSError')}",
             ),
             id="env_raises_in_reset",
         ),
@@ -83,6 +87,66 @@ def test_an_environment_that_fails_in_the_third_iteration(
     resumed = run_main("resume", "run", "env.env_config={fault: none}", "stop.training_iteration=3")
     assert resumed.code == 0, resumed.err
     assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3]
+
+
+ROBOT = """
+import gymnasium as gym
+import numpy as np
+
+class Robot(gym.Env):
+    observation_space = gym.spaces.Dict(
+        {"camera": gym.spaces.Box(0, 255, (4, 4, 3), np.uint8), "speed": gym.spaces.Box(-1.0, 1.0, (2,))}
+    )
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return {"camera": np.zeros((4, 4, 3), np.uint8), "speed": self.speed()}, {}
+
+    def step(self, action):
+        return {"camera": np.zeros((4, 4), np.uint8), "speed": self.speed()}, 1.0, False, False, {}
+
+    def speed(self):
+        return np.zeros(2, np.float32)
+
+class JammedRobot(Robot):
+    def step(self, action):
+        return self.turn(action)
+
+    def turn(self, action):
+        return np.zeros(2) @ np.zeros(3)  # numpy raises here
+"""
+ROBOT_RUN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "env.env=null")
+
+
+def test_the_line_of_a_users_file_that_made_numpy_raise(
+    start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "my_robot.py").write_text(ROBOT)
+    run = start_main(*ROBOT_RUN, "env._target_=my_robot.JammedRobot", "env_runners.gym_env_vectorize_mode=async")
+    _, err = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 1
+    (problem,) = shown_problems(err, tmp_path)
+    assert problem.what.startswith("the environment raised ValueError in step: matmul: ")
+    line = 1 + next(n for n, text in enumerate(ROBOT.splitlines()) if "numpy raises here" in text)
+    place = "env runner 0, sub-environment 0, episode 0, step 0"
+    assert problem.where == f"{place}, TMP/my_robot.py:{line}, JammedRobot.turn"
+
+
+def test_the_part_of_an_observation_that_has_another_shape(
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_camera_robot.py").write_text(ROBOT)
+    monkeypatch.syspath_prepend(tmp_path)
+    outcome = run_main(*ROBOT_RUN, "env._target_=my_camera_robot.Robot")
+    assert outcome.code == 1
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "the environment's step returned an observation that does not fit its space",
+            where="env runner 0, sub-environment 0, episode 0, step 0",
+            got="obs['camera']: shape (4, 4)",
+            expected="obs['camera']: shape (4, 4, 3)",
+        )
+    ]
 
 
 def test_a_run_that_fails_after_a_resume_still_names_its_checkpoint(run_main: Run, tmp_path: Path) -> None:
@@ -175,7 +239,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
             Problem(
                 "the environment tests.support.environments.Faulty cannot be created: RuntimeError: no display to draw "
                 "on",
-                where="env._target_",
+                where=f"env._target_, {raised_in(Faulty.__init__, 'raise RuntimeError')}",
                 got="tests.support.environments.Faulty with env_config {'fault': 'raise_in_init'}",
             ),
             id="env_cannot_be_made",

@@ -16,7 +16,8 @@ from runner.experiment.trainer import Trainer
 from runner.pipelines.mean_std_filter import Moments
 from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
-from tests.support.problems import assert_error, shown_problems, without_node
+from tests.support.environments import Faulty
+from tests.support.problems import assert_error, raised_in, shown_problems, without_node
 
 pytestmark = pytest.mark.ray
 
@@ -180,7 +181,7 @@ def test_an_environment_that_raises_is_not_restarted(run_main: Run, tmp_path: Pa
     assert shown_problems(outcome.err) == [
         Problem(
             "the environment raised ValueError in step: the arm has left its rail",
-            where="env runner 1, sub-environment 0, episode 8, step 5",
+            where=f"env runner 1, sub-environment 0, episode 8, step 5, {raised_in(Faulty.step, 'raise ValueError')}",
             got="action 0",
         )
     ]

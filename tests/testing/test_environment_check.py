@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,8 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
 from runner.environments import Catch
 from runner.testing import BrokenContract, EnvironmentCheck, check_environment, inspect_environment
+from tests.conftest import portable
+from tests.support.problems import raised_in
 from tests.testing import faulty_environments
 
 FAULTY = "tests.testing.faulty_environments"
@@ -26,7 +31,7 @@ def check(name: str, num_steps: int = 60, **config: object) -> EnvironmentCheck:
         ("ResetsWithoutInfo", "reset does not return two values", "ndarray of shape (2,) and dtype float32"),
         ("StepsWithFourValues", "step does not return five values", "4 values: ndarray, float, bool, dict"),
         ("RaisesInStep", "step raised ValueError: the motor is off", "action "),
-        ("ReturnsOtherShapes", "the environment's observations do not have the shape of its space", "shape (1, 3)"),
+        ("ReturnsOtherShapes", "the environment's observations do not have the shape of its space", "shape (3,)"),
         ("ReturnsNaN", "an observation of the environment is not finite", "obs[1] = nan"),
         ("RewardsWithInfinity", "a reward is not finite", "inf"),
         ("RewardsWithText", "a reward is not a number", "str of shape ()"),
@@ -40,6 +45,20 @@ def test_fault(name: str, what: str, got: str | None) -> None:
     assert got is None or got in str(fault.got)
     assert "env steps/s" not in found.facts
     assert not found.warnings
+
+
+@pytest.mark.parametrize(
+    ("raising", "where"),
+    [
+        (faulty_environments.RaisesInReset.reset, "reset"),
+        (faulty_environments.RaisesInStep.step, "step"),
+        (faulty_environments.RaisesTogether.step, "step"),
+        (faulty_environments.RaisesWithAgents.spoilt, "sub-environment 0, episode 0, step 0"),
+    ],
+)
+def test_the_line_that_raised(raising: Callable[..., Any], where: str) -> None:
+    (fault,) = check(raising.__qualname__.partition(".")[0]).faults
+    assert portable(str(fault.where)) == f"{where}, {raised_in(raising, 'raise ')}"
 
 
 def test_observation_that_is_no_array() -> None:
