@@ -23,7 +23,7 @@ from runner.checkpoints.files import (
     ALTERED,
     MISSING,
     Arrays,
-    OddCheckpointError,
+    CheckpointError,
     Reference,
     arrays_from_bytes,
     broken,
@@ -249,10 +249,10 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check the types of a manifest's values; raises `OddCheckpointError`."""
+    """Check the types of a manifest's values; raises `CheckpointError`."""
     problem = next(_find_problems(path, manifest), None)
     if problem is not None:
-        raise OddCheckpointError(problem)
+        raise CheckpointError(problem)
 
 
 def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:

@@ -25,13 +25,9 @@ from runner.segments import Segment
 
 
 class CheckpointError(RunFailure):
-    """A checkpoint is truncated, altered or of another version."""
+    """A checkpoint is truncated, altered, forged or of another version."""
 
-
-class OddCheckpointError(CheckpointError):
-    """An undamaged checkpoint contains values that runner never writes: it was forged."""
-
-    exit_code = UserError.exit_code
+    exit_code = UserError.exit_code  # a file of the user is wrong, and no run was started
 
 
 class UnstorableError(RunFailure, TypeError):

@@ -18,6 +18,7 @@ from runner.checkpoints.files import CheckpointError
 from runner.config.blocks import CheckpointConfig
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.paths import check_folder
 from runner.config.schemas import ExperimentConfig
 from runner.segments import find_segments
 
@@ -99,7 +100,7 @@ def check_intact(checkpoint: Path) -> None:
 
 @contextmanager
 def naming_older(checkpoint: Path) -> Iterator[None]:
-    """Add the newest older intact checkpoint to a `CheckpointError` about a checkpoint."""
+    """Add the newest older intact checkpoint, as the fix, to a `CheckpointError` about a checkpoint."""
     try:
         yield
     except CheckpointError as error:
@@ -107,7 +108,10 @@ def naming_older(checkpoint: Path) -> Iterator[None]:
             folder for folder in list_checkpoints(checkpoint.parent) if _iteration(folder) < _iteration(checkpoint)
         ]
         intact = next((folder for folder in reversed(older) if _is_intact(folder)), None)
-        raise type(error)(replace(error.problem, nearest=str(intact) if intact else None)) from error
+        fix = "start a new run: none of its older checkpoints is intact"
+        if intact is not None:
+            fix = f"use this older checkpoint:\n{intact}"
+        raise CheckpointError(replace(error.problem, fix=error.problem.fix or fix)) from error
 
 
 def _is_intact(checkpoint: Path) -> bool:
@@ -145,20 +149,25 @@ def newest_checkpoint(path: Path) -> Path:
         UserError: there is no checkpoint, or it may not be read.
     """
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
-        raise UserError(f"{path}: no permission to read this folder")
+        raise UserError(Problem("no permission to read this folder", str(path)))
     if is_checkpoint_path(path):
         return path
-    if not path.is_dir():
-        raise UserError(f"{path}: folder not found; pass the run dir of a run or one of its checkpoints")
+    check_folder(path, "the run dir of a run, or one of its checkpoints")
     folders = list_checkpoints(path / "checkpoints")
     if not folders:
-        below = _runs_below(path)
-        if below:
-            what = f"{path} does not contain a checkpoint; runs with checkpoints below it, newest first:"
-            raise UserError("\n".join([what, *(f"   {run}" for run in below)]))
-        what = f"{path} does not contain a checkpoint"
-        raise UserError(f"{what}; a run writes one every checkpoint.every_iterations and at its end")
+        expected = "a run that has written one; it does so every checkpoint.every_iterations and at its end"
+        problem = Problem("the folder does not contain a checkpoint", str(path), expected=expected)
+        raise UserError(replace(problem, fix=_other_runs(path)))
     return folders[-1]
+
+
+def _other_runs(path: Path) -> str | None:
+    """Name runs to use instead of a folder without a checkpoint: runs below it, or the newest one of `outputs`."""
+    if below := _runs_below(path):
+        return "\n".join(["use one of these runs (newest first):", *map(str, below)])
+    outputs = next((parent for parent in path.parents if parent.name == "outputs"), None)
+    others = [] if outputs is None else _runs_below(outputs)
+    return f"use the newest run with a checkpoint:\n{others[0]}" if others else None
 
 
 def _runs_below(path: Path) -> list[Path]:
@@ -222,8 +231,8 @@ def module_sources(
         try:
             sources[path] = _open_source(path)
         except UserError as error:
-            what = str(error).removeprefix(str(_absolute(path))).lstrip(": ")
-            problems.append(Problem(f"{key}: {what}", where(key) or key, path))
+            problem = error.problem
+            problems.append(replace(problem, what=f"{key}: {problem.what}", where=where(key) or key, got=path))
     if problems:
         raise ConfigError(problems)
     return sources

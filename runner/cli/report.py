@@ -12,6 +12,7 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.cli.export import check_new_file
 from runner.cli.main import EXIT_INTERRUPTED
 from runner.config.errors import Problem, UserError
+from runner.config.paths import check_folder
 from runner.pages.page import Page
 from runner.tracking.known_run import add_artifacts
 
@@ -81,17 +82,17 @@ def main(arguments: Arguments) -> int:
 def _kind_of(folder: Path) -> _Kind:
     """Return the kind of the folder; raise `UserError` if it contains neither a sweep nor a run."""
     try:
+        check_folder(folder, _EXPECTED)
         if (folder / _SWEEP_FILE).is_file():
             return "sweep"
         if any((folder / name).is_file() for name in _RUN_FILES):
             return "run"
-        if folder.is_dir() and _has_runs(folder):
+        if _has_runs(folder):
             return "runs"
     except OSError as error:  # no permission, for example
         what, got = "the folder cannot be read", error.strerror or str(error)
         raise UserError(Problem(what, str(folder), got, _EXPECTED)) from error
-    got = "a folder without runs" if folder.is_dir() else "the folder does not exist"
-    raise UserError(Problem("there is neither a run nor a sweep", str(folder), got, _EXPECTED))
+    raise UserError(Problem("the folder contains neither a run nor a sweep", str(folder), expected=_EXPECTED))
 
 
 def _has_runs(folder: Path) -> bool:

@@ -73,6 +73,7 @@ class UserError(RunnerError):
     exit_code = 2
 
     def __init__(self, problem: Problem | str) -> None:
+        self.problem = problem if isinstance(problem, Problem) else Problem(problem)
         super().__init__(problem.render_alone() if isinstance(problem, Problem) else problem)
 
 

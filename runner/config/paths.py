@@ -30,9 +30,24 @@ def search_dirs(config_dir: Path | None) -> list[Path]:
     """Return the search path of configuration files, in order of precedence."""
     if config_dir is None:
         return [conf_dir()]
-    if not config_dir.is_dir():
-        raise UserError(f"--config-dir {config_dir}: no such folder")
+    check_folder(config_dir, "a folder with experiments and options of config groups", f"--config-dir {config_dir}")
     return [conf_dir(), config_dir.resolve()]
+
+
+def check_folder(path: Path, expected: str, where: str | None = None) -> None:
+    """Check that a folder of the command line exists.
+
+    Args:
+        path: the folder.
+        expected: description of valid folders.
+        where: location of a problem, or None for the path.
+
+    Raises:
+        UserError: there is no folder at this path.
+    """
+    if not path.is_dir():
+        what = "this is a file, not a folder" if path.exists() else "the folder does not exist"
+        raise UserError(Problem(what, where or str(path), expected=expected))
 
 
 def find_config(dirs: Sequence[Path], name: str) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from runner.checkpoints.trust import UntrustedError, find_links
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError, show_value
+from runner.config.paths import check_folder
 from runner.config.required_trust import TrustRequirement
 from runner.config.signatures import foreign_reason, signed
 from runner.locks import owner_of
@@ -127,9 +128,10 @@ class SweepFolder:
         Raises:
             UserError: there is no sweep, or it cannot be read.
         """
+        expected = "the folder of a sweep: outputs/EXPERIMENT/sweeps/NAME"
+        check_folder(path, expected)
         if not (path / FOLDER_FILE).is_file():
-            what, got = "this is not the folder of a sweep", f"it does not contain {FOLDER_FILE}"
-            raise UserError(Problem(what, str(path), got, "outputs/EXPERIMENT/sweeps/NAME"))
+            raise UserError(Problem(f"the folder does not contain {FOLDER_FILE}", str(path), expected=expected))
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
         folder._catch_up(newest_of, is_running=owner_of(path) is not None)
         return folder

@@ -211,7 +211,7 @@ def test_damage_is_refused(tmp_path: Path, change: Callable[[Path], object], exp
     change(folder)
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 2
     (problem,) = shown_problems(caught.value, tmp_path)
     assert replace(problem, got=re.sub(r"\d+ bytes", "N bytes", problem.got or "")) == expected
 

@@ -70,7 +70,9 @@ def test_the_newest_one_is_found(tmp_path: Path) -> None:
     assert newest_checkpoint(older) == older
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "folder not found"), (".", "does not contain a checkpoint")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere", "the folder does not exist"), (".", "does not contain a checkpoint")]
+)
 def test_no_checkpoint_is_the_users_mistake(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         newest_checkpoint(tmp_path / name)
@@ -83,12 +85,25 @@ def test_runs_below_a_folder_are_named(tmp_path: Path) -> None:
         os.utime(run / "checkpoints" / "iteration_000001" / "manifest.json", (number, number))
     with pytest.raises(UserError) as caught:
         newest_checkpoint(tmp_path / "outputs")
-    first, *runs = str(caught.value).splitlines()
-    assert (
-        first == f"{tmp_path / 'outputs'} does not contain a checkpoint; runs with checkpoints below it, newest first:"
-    )
-    assert [Path(run.strip()).name for run in runs] == [f"0{number}-00-00" for number in (6, 5, 4, 3, 2)]
-    assert newest_checkpoint(Path(runs[0].strip())).name == "iteration_000001"
+    problem = caught.value.problem
+    assert (problem.what, problem.where) == ("the folder does not contain a checkpoint", str(tmp_path / "outputs"))
+    first, *runs = (problem.fix or "").splitlines()
+    assert first == "use one of these runs (newest first):"
+    assert [Path(run).name for run in runs] == [f"0{number}-00-00" for number in (6, 5, 4, 3, 2)]
+    assert newest_checkpoint(Path(runs[0])).name == "iteration_000001"
+
+
+def test_the_newest_run_with_a_checkpoint_is_named_for_a_run_without_one(tmp_path: Path) -> None:
+    for number in range(3):
+        run = tmp_path / "outputs" / "maze" / "2026-01-01" / f"0{number}-00-00"
+        _saved(run, [1.0])
+        os.utime(run / "checkpoints" / "iteration_000001" / "manifest.json", (number, number))
+    failed = tmp_path / "outputs" / "maze" / "2026-01-02" / "00-00-00"
+    failed.mkdir(parents=True)
+    with pytest.raises(UserError) as caught:
+        newest_checkpoint(failed)
+    newest = tmp_path / "outputs" / "maze" / "2026-01-01" / "02-00-00"
+    assert caught.value.problem.fix == f"use the newest run with a checkpoint:\n{newest}"
 
 
 def test_what_a_killed_process_left_half_written_is_ignored_and_swept_up(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_cut_segment_is_named_at_once(two: Path) -> None:
         where=str(path),
         got="666 bytes",
         expected="667 bytes",
-        nearest=str(two.with_name("iteration_000001")),
+        fix=f"use this older checkpoint:\n{two.with_name('iteration_000001')}",
     )
 
 
@@ -171,7 +171,7 @@ def test_a_missing_segment_is_named_at_once(two: Path) -> None:
         "a file of the checkpoint is missing",
         where=str(path),
         got="no such file",
-        nearest=str(two.with_name("iteration_000001")),
+        fix=f"use this older checkpoint:\n{two.with_name('iteration_000001')}",
     )
 
 
@@ -189,13 +189,15 @@ def test_every_flipped_byte_of_a_segment_is_found(two: Path) -> None:
 
 def test_what_is_damaged_names_the_newest_intact_checkpoint(two: Path, tmp_path: Path) -> None:
     """The first segment is one file in both checkpoints."""
-    for name, nearest in (("part.000001.segment", str(tmp_path / "iteration_000001")), ("part.000000.segment", None)):
+    none, first = "start a new run: none of its older checkpoints is intact", tmp_path / "iteration_000001"
+    fixes = {"part.000001.segment": f"use this older checkpoint:\n{first}", "part.000000.segment": none}
+    for name, fix in fixes.items():
         path = two / name
         path.write_bytes(path.read_bytes()[:-1] + b"!")
         state = load_checkpoint(two)[0]
         with pytest.raises(CheckpointError) as caught, naming_older(two):
             list(map(Segment.values, find_segments(state)))
-        assert caught.value.problem.nearest == nearest
+        assert caught.value.problem.fix == fix
 
 
 def test_a_reference_to_no_file_of_the_checkpoint_is_refused(tmp_path: Path) -> None:

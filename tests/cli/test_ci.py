@@ -325,7 +325,10 @@ def test_formats(run_cli: RunCli) -> None:
     )
     nowhere = run_cli("validate", "--format", "github", "--config-dir", "nowhere", TRAIN[0])
     assert nowhere.returncode == 2
-    assert nowhere.stdout == "::error title=runner::--config-dir nowhere: no such folder\n"
+    assert nowhere.stdout == (
+        "::error title=runner::the folder does not exist%0A   where         --config-dir nowhere%0A   expected      "
+        "a folder with experiments and options of config groups\n"
+    )
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------------------

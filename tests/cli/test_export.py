@@ -101,7 +101,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
         (["run", "policy.onnx", "--format"], "--format needs a value"),
         (["run", "policy.onnx", "--forse"], "did you mean  --force"),
         (["run", "policy.onnx", "another"], "another is an unexpected argument"),
-        (["nowhere", "policy.onnx"], "folder not found"),
+        (["nowhere", "policy.onnx"], "the folder does not exist"),
         (["run", "run", "--format", "onnx"], "the path is a folder"),
         (["run", "policy.onnx", "module.fcnet_hiddens=[3]"], "module.fcnet_hiddens cannot change"),
     ],
@@ -122,7 +122,7 @@ def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told:
         (["run"], "--name is missing"),
         (["run", "--name", "x", "--assert", "best"], "--assert is not a valid condition\n   got           best"),
         (["run", "--name", "x", "--if", "a >= b"], "got           a >= b"),
-        (["nowhere", "--name", "x"], "folder not found"),
+        (["nowhere", "--name", "x"], "the folder does not exist"),
     ],
 )
 def test_mistakes_of_register(run_main: RunMain, arguments: list[str], told: str) -> None:

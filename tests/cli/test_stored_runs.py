@@ -118,7 +118,7 @@ def test_resume_of_a_finished_run_elsewhere_makes_no_folder(run_main: RunMain, r
 def test_mistakes_are_told_before_anything_heavy_is_imported(
     run_main: RunMain, run_cli: RunCli, run_dir: Path, verb: str
 ) -> None:
-    commands = {("nowhere",): "folder not found", ("run", "algorithm.gama=1"): "unknown key algorithm.gama"}
+    commands = {("nowhere",): "the folder does not exist", ("run", "algorithm.gama=1"): "unknown key algorithm.gama"}
     for arguments, told in commands.items():
         result = run_cli(verb, *arguments, code=HEAVY_IMPORTS)
         assert result.returncode == 2

@@ -188,7 +188,7 @@ def test_the_composition_of_its_own_overrides_is_the_same() -> None:
 
 
 def test_a_config_dir_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="the folder does not exist"):
         compose_experiment([CARTPOLE], tmp_path / "nowhere")
 
 

@@ -253,17 +253,18 @@ def test_folders_without_a_checkpoint(run_main: Run, tmp_path: Path, verb: tuple
         ConfigError(
             [
                 Problem(
-                    "module.load_state_path: folder not found; pass the run dir of a run or one of its checkpoints",
+                    "module.load_state_path: the folder does not exist",
                     where="override module.load_state_path=nowhere",
                     got="TMP/nowhere",
+                    expected="the run dir of a run, or one of its checkpoints",
                 ),
                 Problem(
-                    (
-                        "multi_agent.modules.p1.load_state_path: does not contain a checkpoint; a run writes one every "
-                        "checkpoint.every_iterations and at its end"
-                    ),
+                    "multi_agent.modules.p1.load_state_path: the folder does not contain a checkpoint",
                     where="override multi_agent.modules.p1.load_state_path=empty",
                     got="TMP/empty",
+                    expected=(
+                        "a run that has written one; it does so every checkpoint.every_iterations and at its end"
+                    ),
                 ),
             ]
         ),
@@ -278,7 +279,7 @@ def test_a_checkpoint_that_was_altered(run_main: Run, make_run: MakeRun, tmp_pat
     parameters.write_bytes(parameters.read_bytes()[:-1] + b"x")
     arguments = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", "module.load_state_path=altered")
     outcome = run_main(*arguments, "hydra.run.dir=run")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err.startswith("a file of the checkpoint is truncated or altered")
     assert not (tmp_path / "run").exists()
 

@@ -25,7 +25,7 @@ def data_error(*problems: Problem) -> DataError:
 
 
 def no_path(got: str, nearest: str | None = None, where: str = "offline.input_") -> Problem:
-    return Problem("there is no such file or folder", where, got, nearest=nearest)
+    return Problem("the file or folder does not exist", where, got, nearest=nearest)
 
 
 def no_data_files(got: str) -> Problem:

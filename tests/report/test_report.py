@@ -341,8 +341,8 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
     [
         ([], "RUN_OR_SWEEP is missing"),
         (["a", "b"], "b is an unexpected argument"),
-        (["nothing"], "got           the folder does not exist"),
-        (["empty"], "a folder without runs"),
+        (["nothing"], "the folder does not exist\n   where         nothing"),
+        (["empty"], "the folder contains neither a run nor a sweep"),
         (["run", "--output", "file/page.html"], "the report cannot be written"),
         (["run", "--outptu=x"], "did you mean  --output"),
         (["broken"], "the sweep cannot be read"),

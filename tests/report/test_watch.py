@@ -316,9 +316,9 @@ def test_a_real_run_is_followed_until_ctrl_c(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "got           the folder does not exist"),
+        (["nothing"], "the folder does not exist\n   where         nothing"),
         (["."], "got           a folder of several runs"),
-        (["empty"], "got           a folder without runs"),
+        (["empty"], "the folder contains neither a run nor a sweep"),
         (["run", "--port", "eighty"], "got           eighty"),
         (["run", "--port", "65536"], "got           65536"),
         (["run", "--output", "page.html"], "--output has no effect with --watch"),

@@ -88,7 +88,8 @@ def test_the_experiment_that_is_written_means_the_same(run_main: Run, tmp_path: 
     [
         (["bets", "x"], "did you mean  sweep best"),
         (["best"], "SWEEP is missing"),
-        (["best", "."], "it does not contain sweep.json"),
+        (["best", "."], "the folder does not contain sweep.json"),
+        (["best", "nowhere"], "the folder does not exist\n   where         nowhere"),
         (["best", "s"], "no trial has reported"),
     ],
 )

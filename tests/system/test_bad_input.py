@@ -359,8 +359,12 @@ def test_a_damaged_checkpoint(
     damage(run_dir / "checkpoints" / "iteration_000002" / file)
     before = (run_dir / "progress.jsonl").read_bytes()
     outcome = run_main(verb, "run")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err.startswith(message)
+    if "version" not in message:
+        *_, fix, path = outcome.err.splitlines()
+        assert fix == "   fix           use this older checkpoint:"
+        assert path.strip() == str(run_dir / "checkpoints" / "iteration_000001")
     assert f"{run_dir / 'checkpoints' / 'iteration_000002' / file}" in outcome.err.replace("\n            ", "")
     assert "Traceback" not in outcome.err
     assert (run_dir / "progress.jsonl").read_bytes() == before

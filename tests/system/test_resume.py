@@ -440,7 +440,7 @@ def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:
 
 
 def test_a_run_without_a_checkpoint(run_main: Run, tmp_path: Path) -> None:
-    for path, message in (("nowhere", "folder not found"), (".", "does not contain a checkpoint")):
+    for path, message in (("nowhere", "the folder does not exist"), (".", "does not contain a checkpoint")):
         outcome = run_main("resume", path)
         assert (outcome.code, outcome.out) == (2, "")
         assert message in outcome.err

@@ -95,7 +95,7 @@ def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[A
     try:
         root = h5py.File(file, "r")
     except FileNotFoundError:
-        raise data_error("this file does not exist", place) from None
+        raise data_error("the file does not exist", place) from None
     except (OSError, RuntimeError) as error:
         raise data_error(f"this is not an HDF5 file, or it is damaged: {error}", place) from None
     with root:

@@ -314,7 +314,7 @@ def _files_that_fit(location: Location) -> list[fs.FileInfo]:
 
 def _missing(location: Location) -> DataError:
     nearest = nearest_sibling(location)
-    return DataError([Problem("there is no such file or folder", _WHERE, location.shown, nearest=nearest)])
+    return DataError([Problem("the file or folder does not exist", _WHERE, location.shown, nearest=nearest)])
 
 
 def _files_in(
