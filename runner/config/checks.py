@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
+from runner.config.errors import Problem, Where, list_names, nearest_key, nearest_match, show_value
 from runner.config.fields import Option, option_of
 
 _NO_LIMITS = Option("")
@@ -253,7 +253,7 @@ def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list
     """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`."""
     names = list(typed_fields(schema))
     unknown = [str(key) for key in values if key not in names]
-    return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]
+    return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_key(key, names, prefix)) for key in unknown]
 
 
 def find_resource_problems(

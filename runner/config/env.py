@@ -155,7 +155,7 @@ def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
     try:
         open_module(env.partition(":")[0])
     except MissingNameError as missing:
-        yield Problem(f"env.env: {missing}", where("env.env"), env)
+        yield Problem(f"env.env: {missing}", where("env.env"), env, fix=missing.fix)
     except UnknowableError:
         return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # Returns the source of the value of a dotted key; None for a default.
@@ -14,6 +14,25 @@ _LINE_WIDTH = 110
 _INDENT = " " * 17
 # Minimum length of a name that is searched for within other names.
 _SHORTEST_PART = 4
+# Name in other frameworks -> keys with the same meaning, most likely first. They are suggested, never accepted.
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "learning_rate": ("algorithm.lr", "algorithm.actor_lr"),
+    "discount": ("algorithm.gamma",),
+    "gae_lambda": ("algorithm.lambda_",),
+    "n_epochs": ("algorithm.num_epochs",),
+    "clip_range": ("algorithm.clip_param",),
+    "clip_coef": ("algorithm.clip_param",),
+    "ent_coef": ("algorithm.entropy_coeff",),
+    "vf_coef": ("algorithm.vf_loss_coeff",),
+    "max_grad_norm": ("algorithm.grad_clip",),
+    "buffer_size": ("algorithm.replay_capacity",),
+    "n_envs": ("env_runners.num_envs_per_env_runner",),
+    "num_envs": ("env_runners.num_envs_per_env_runner",),
+    "num_workers": ("env_runners.num_env_runners",),
+    "total_timesteps": ("stop.num_env_steps_sampled_lifetime",),
+    "env_steps": ("stop.num_env_steps_sampled_lifetime",),
+    "iterations": ("stop.training_iteration",),
+}
 
 
 class RunnerError(Exception):
@@ -128,17 +147,40 @@ def render_problems(problems: Sequence[Problem]) -> str:
 def nearest_match(name: str, options: Iterable[str]) -> str | None:
     """Return the option that `name` was probably meant to be, or None if no option is similar.
 
-    This is the first option that begins with the name, else the first that contains it, else the similar option with
-    the longest common part.
+    This is the option with this name in other frameworks, else the first option that begins with the name, else the
+    first that contains it, else the similar option with the longest common part.
     """
     by_lower = {option.lower(): option for option in options}
     typed = name.lower()
+    meant = next((key for key in map(_last_part, _SYNONYMS.get(typed, ())) if key in by_lower), None)
+    if meant is not None:
+        return by_lower[meant]
     if len(typed) >= _SHORTEST_PART:
         containing = [option for option in by_lower if typed in option]
         if containing:
             return by_lower[next((option for option in containing if option.startswith(typed)), containing[0])]
     close = difflib.get_close_matches(typed, by_lower, n=max(1, len(by_lower)), cutoff=0.6)  # most similar first
     return by_lower[max(close, key=lambda option: _common_length(typed, option))] if close else None
+
+
+def nearest_key(name: str, names: Sequence[str], prefix: str) -> str | None:
+    """Return the key that an unknown key was probably meant to be: `nearest_match`, or a key of another block.
+
+    Args:
+        name: the unknown key.
+        names: keys of its block.
+        prefix: dotted path of its block with a dot at the end; empty for the top level.
+    """
+    known = _SYNONYMS.get(name.lower(), ())
+    if any(_last_part(key) in names for key in known):
+        return nearest_match(name, names)
+    # Which keys `algorithm` has depends on the algorithm, so they are only suggested where no block is named.
+    others = [key for key in known if not prefix or not key.startswith("algorithm.")]
+    return others[0] if others else nearest_match(name, names)
+
+
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def nearest_matches(name: str, options: Iterable[str], limit: int = 4) -> str | None:
@@ -155,17 +197,27 @@ def _common_length(first: str, second: str) -> int:
     return difflib.SequenceMatcher(None, first, second, autojunk=False).find_longest_match().size
 
 
-def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
-    """List names in alphabetical order, at most the `limit` names that are most similar to `near`."""
+def list_names(names: Iterable[str], near: str = "", limit: int = 24, first: Sequence[str] = ()) -> str:
+    """List names in alphabetical order, at most `limit`.
+
+    Args:
+        names: all names.
+        near: if there are more, the names that are most similar to this one are listed.
+        limit: number of names.
+        first: names that are listed before the others, in this order.
+    """
     ordered = sorted(names)
-    if len(ordered) <= limit:
-        return ", ".join(ordered)
+    leading = [name for name in first if name in ordered]
+    others = [name for name in ordered if name not in leading]
+    num_others = max(limit - len(leading), 0)
+    if len(others) <= num_others:
+        return ", ".join([*leading, *others])
 
     def likeness(name: str) -> float:
         return difflib.SequenceMatcher(None, near, name).ratio()
 
-    kept = sorted(sorted(ordered, key=likeness, reverse=True)[:limit])
-    return ", ".join(kept) + f", ... ({len(ordered) - limit} more)"
+    kept = sorted(sorted(others, key=likeness, reverse=True)[:num_others])
+    return ", ".join([*leading, *kept]) + f", ... ({len(others) - num_others} more)"
 
 
 def show_value(value: object) -> str:

@@ -37,6 +37,17 @@ IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
 LEARNER_IDLE_S = "timers/learner_idle"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; missing if it compiled none"}
 
+# Listed first where a metric is expected.
+MOST_USED = (
+    "env_runners/episode_return_mean",
+    "evaluation/env_runners/episode_return_mean",
+    "num_env_steps_sampled_lifetime",
+    "training_iteration",
+    "env_runners/episode_len_mean",
+    "num_episodes_lifetime",
+    "time_total_s",
+)
+
 _RUN_METRICS: Mapping[str, str] = {
     "training_iteration": "number of the iteration, from 1",
     "num_env_steps_sampled": "env steps sampled in this iteration; recorded steps if nothing is sampled",

@@ -25,6 +25,7 @@ from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_key
 
 MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
 _NAME = re.compile(r"[\w/-]+")
+_NOUNS = ("algorithm", "experiment")  # groups whose options are called by the name of the group
 _FORMS = "key=value, group=option, ~key (remove)"
 
 
@@ -49,7 +50,7 @@ class OverrideLine:
     @property
     def where(self) -> str:
         """The location of a problem in this override."""
-        return f"override {self.text}"
+        return f"override {self.text.lstrip('+')}"
 
     @property
     def options(self) -> list[str]:
@@ -171,7 +172,11 @@ def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | N
 def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[Path]) -> Problem:
     """Return the problem of an option that no file defines."""
     options = list_options(dirs, group)
-    what = f"unknown option {option} of group {group}" if options else f"unknown group {group}"
+    what = (
+        f"unknown {group} '{option}'" if group in _NOUNS else f"unknown option '{option}' of the config group {group}"
+    )
+    if not options:
+        what = f"unknown config group {group}"
     expected = list_names(options, option) or None
     if expected is not None and len(dirs) == 1:
         expected += f"; or a file in DIR/{group} with --config-dir DIR"

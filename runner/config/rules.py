@@ -31,7 +31,7 @@ from runner.config.errors import Problem, Where, list_names, nearest_match, show
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.league import find_league_problems
 from runner.config.list_patches import OF_ALGORITHM, PIPELINES
-from runner.config.metrics import may_be_produced, producible_metrics
+from runner.config.metrics import MOST_USED, may_be_produced, producible_metrics
 from runner.config.modules import find_module_problems, find_q_problems
 from runner.config.multi_agent import find_module_edit_problems, find_multi_agent_problems
 from runner.config.offline import find_offline_problems
@@ -220,7 +220,7 @@ def find_metric_problems(
     """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return
-    what, expected = f"this run does not produce the metric {name}", list_names(known, name, limit=12)
+    what, expected = f"this run does not produce the metric {name}", list_names(known, name, 12, MOST_USED)
     if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
         what += ", because evaluation.offline_evaluation_interval is null"
         expected = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"

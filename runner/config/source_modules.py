@@ -17,12 +17,13 @@ class UnknowableError(Exception):
 
 
 class MissingNameError(Exception):
-    """A module or name does not exist; `options` are the existing names."""
+    """A module or name does not exist; `options` are the existing names, `fix` is advice if the package is missing."""
 
-    def __init__(self, what: str, name: str, options: Iterable[str] = ()) -> None:
+    def __init__(self, what: str, name: str, options: Iterable[str] = (), fix: str | None = None) -> None:
         super().__init__(what)
         self.name = name
         self.options = sorted(options)
+        self.fix = fix
 
 
 class SourceModule:
@@ -160,6 +161,7 @@ def _parse_file(path: Path, _modified_ns: int) -> Sequence[ast.stmt]:
 
 def _find_spec(name: str) -> ModuleSpec:
     parent, _, leaf = name.rpartition(".")
+    fix = None
     if parent:
         locations = list(_find_spec(parent).submodule_search_locations or [])
         # Search the last part only: for the full name, Python would import the parent of a namespace package.
@@ -171,6 +173,9 @@ def _find_spec(name: str) -> ModuleSpec:
         except (ImportError, ValueError):
             raise UnknowableError from None
         what = f"there is no package {name} in the working folder, in PYTHONPATH, or installed"
+        fix = (
+            f"run the command in the folder that contains {name}, add this folder to PYTHONPATH, or install the package"
+        )
     if spec is None:
-        raise MissingNameError(what, leaf)
+        raise MissingNameError(what, leaf, fix=fix)
     return spec

@@ -25,6 +25,7 @@ class TargetFault:
     Attributes:
         arguments: names of unknown or missing arguments; empty if the path is at fault.
         is_missing: whether the arguments are missing.
+        fix: advice, or None.
     """
 
     what: str
@@ -32,6 +33,7 @@ class TargetFault:
     nearest: str | None = None
     arguments: tuple[str, ...] = ()
     is_missing: bool = False
+    fix: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def find_target_fault(
         found = resolve(path, MAX_DEPTH)
     except MissingNameError as missing:
         nearest = nearest_match(missing.name, missing.options)
-        return TargetFault(str(missing), list_names(missing.options, missing.name) or None, nearest)
+        return TargetFault(str(missing), list_names(missing.options, missing.name) or None, nearest, fix=missing.fix)
     except UnknowableError:
         return None
     if isinstance(found, SourceModule):
@@ -234,7 +236,7 @@ def find_target_problems(
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
     """Return the problem of a key for a fault of its dotted path."""
-    return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest)
+    return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest, fault.fix)
 
 
 def names_code(key: str) -> bool:

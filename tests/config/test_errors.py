@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.config.blocks import EnvRunnersConfig
-from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match
+from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_key, nearest_match
 from runner.config.fields import names_of
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
@@ -77,6 +77,30 @@ def test_all_problems_are_one_numbered_report() -> None:
 
 def test_a_problem_of_a_run_has_no_number() -> None:
     assert str(RunFailure(LONG)) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "prefix", "nearest"),
+    [
+        ("learning_rate", ("gamma", "lr"), "algorithm.", "lr"),
+        ("learning_rate", ("actor_lr", "gamma"), "algorithm.", "actor_lr"),
+        ("learning_rate", ("env", "stop"), "", "algorithm.lr"),
+        ("clip_range", ("gamma", "tau"), "algorithm.", None),
+        ("n_envs", ("env", "wrappers"), "env.", "env_runners.num_envs_per_env_runner"),
+        ("n_envs", ("num_env_runners", "num_envs_per_env_runner"), "env_runners.", "num_envs_per_env_runner"),
+        ("total_timesteps", ("env", "stop"), "", "stop.num_env_steps_sampled_lifetime"),
+        ("gama", ("gamma", "lr"), "algorithm.", "gamma"),
+    ],
+)
+def test_names_of_other_frameworks_are_suggested(
+    name: str, names: tuple[str, ...], prefix: str, nearest: str | None
+) -> None:
+    assert nearest_key(name, names, prefix) == nearest
+
+
+def test_names_can_be_listed_before_the_others() -> None:
+    assert list_names("dcba", first=("c", "x", "b")) == "c, b, a, d"
+    assert list_names("edcba", "d", limit=3, first=("e", "c")) == "e, c, d, ... (2 more)"
 
 
 def test_of_many_names_the_similar_ones_are_listed() -> None:

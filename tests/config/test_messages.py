@@ -32,7 +32,7 @@ AN_OVERRIDE = "key=value, group=option, ~key (remove)"
 
 # Problems of several mistakes.
 NO_MLFOW = Problem(
-    "unknown option mlfow of group tracking",
+    "unknown option 'mlfow' of the config group tracking",
     where="override tracking=mlfow",
     got="mlfow",
     expected="mlflow, none; or a file in DIR/tracking with --config-dir DIR",
@@ -152,8 +152,8 @@ MISTAKES = [
         ["experiment=ppo_cartpol", "algorithm.gama=0.9"],
         [
             Problem(
-                "unknown option ppo_cartpol of group experiment",
-                where="override +experiment=ppo_cartpol",
+                "unknown experiment 'ppo_cartpol'",
+                where="override experiment=ppo_cartpol",
                 got="ppo_cartpol",
                 expected=Including(
                     "a2c_cartpole, ",
@@ -218,7 +218,7 @@ MISTAKES = [
             no_metric(
                 "episode_return_mean",
                 "override checkpoint.metric=episode_return_mean",
-                Including("env_runners/episode_return_mean, ", "num_episodes_lifetime, ... ("),
+                Including("env_runners/episode_return_mean, evaluation/env_runners/episode_return_mean, ", " more)"),
             )
         ],
         id="metric_of_checkpoints",
@@ -515,7 +515,7 @@ MISTAKES = [
         ["env=null"],
         [
             Problem(
-                "unknown option null of group env",
+                "unknown option 'null' of the config group env",
                 where="override env=null",
                 got="null",
                 expected=Including(" none, ", " more); or a file in DIR/env with --config-dir DIR"),
@@ -742,6 +742,10 @@ MISTAKES = [
                 ),
                 where="override module._target_=nowhere_to_be_found.Net",
                 got="nowhere_to_be_found.Net",
+                fix=(
+                    "run the command in the folder that contains nowhere_to_be_found, add this folder to PYTHONPATH, "
+                    "or install the package"
+                ),
             )
         ],
         id="missing_package",
@@ -981,14 +985,14 @@ EXPERIMENTS = [
         ),
         [
             Problem(
-                "unknown option cartpol of group env",
+                "unknown option 'cartpol' of the config group env",
                 where="my_conf/experiment/mine.yaml:3",
                 got="cartpol",
                 expected=Including("acrobot, ", " cartpole, ", " more)"),
                 nearest="cartpole",
             ),
             Problem(
-                "unknown option ppoo of group algorithm",
+                "unknown algorithm 'ppoo'",
                 where="my_conf/experiment/mine.yaml:4",
                 got="ppoo",
                 expected=Including("a2c, ", " ppo, ppo_sb3, ", " more)"),

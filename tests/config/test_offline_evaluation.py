@@ -143,7 +143,7 @@ MISTAKES = [
                 "this run does not produce the metric evaluation/offline/wiss",
                 where="override stop.evaluation.offline.wiss=1",
                 got="evaluation/offline/wiss",
-                expected=Including("evaluation/offline/wis, evaluation/offline/wis_effective_sample_size, ", " more)"),
+                expected=Including("env_runners/episode_return_mean, ", "evaluation/offline/wis, ", " more)"),
                 nearest="evaluation/offline/wis",
             )
         ],

@@ -127,7 +127,7 @@ def test_metrics_are_of_the_modules_algorithm() -> None:
         ),
         (
             ["+algorithm@multi_agent.modules.p0.algorithm=a2cc"],
-            ["unknown option a2cc of group algorithm", "did you mean  a2c"],
+            ["unknown algorithm 'a2cc'", "did you mean  a2c"],
         ),
     ],
 )

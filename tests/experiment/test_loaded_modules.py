@@ -359,7 +359,7 @@ def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
         ConfigError(
             [
                 Problem(
-                    "unknown option pppo of group algorithm",
+                    "unknown algorithm 'pppo'",
                     where="override algorithm=pppo",
                     got="pppo",
                     expected=Including(
