@@ -156,7 +156,7 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     for number in range(NUM_KILLS):
         kill_one(command, killed[number % len(killed)], run_dir, every * number + 1, chance)
         scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::')}")
-    assert command.wait() == 0, command.output
+    assert command.wait(3 * WAIT_S) == 0, command.output
     lines = progress_of(run_dir)
     assert max(line.get(metric) or 0 for line in lines) >= 450
     restarts = [name for name in lines[-1] if name.endswith("_restarts")]
