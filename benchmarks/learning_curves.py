@@ -32,7 +32,7 @@ def read_curves(folder: Path) -> dict[str, list[Curve]]:
     by_experiment: dict[str, list[Curve]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         experiment = path.stem.rpartition("-")[0]
-        curve = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        curve = [json.loads(line)[:2] for line in path.read_text(encoding="utf-8").splitlines()]
         by_experiment.setdefault(experiment, []).append(curve)
     return by_experiment
 

@@ -1,6 +1,6 @@
 """Write docs/results.md from the measured runs; `make zoo` and `make learning-table` call it.
 
-Runs are lines of `benchmarks/results/zoo.jsonl`; experiments that it does not contain come from
+Runs are lines of `zoo/runs.jsonl`; experiments that it does not contain come from
 `benchmarks/results/learning/results.jsonl`. Runs on recorded data and with external simulators are summaries in
 `benchmarks/results/recorded_data.jsonl` and `benchmarks/results/simulators.jsonl`.
 
@@ -19,11 +19,14 @@ from statistics import median
 from typing import Any
 
 RESULTS = Path("benchmarks/results")
-ZOO, LEARNING = RESULTS / "zoo.jsonl", RESULTS / "learning/results.jsonl"
+ZOO, LEARNING = Path("zoo/runs.jsonl"), RESULTS / "learning/results.jsonl"
+TRAINING_CURVES = RESULTS / "learning/curves"
 RECORDED_DATA, SIMULATORS = RESULTS / "recorded_data.jsonl", RESULTS / "simulators.jsonl"
 PAGE, PICTURES = Path("docs/results.md"), Path("docs/pictures/learning")
 # Suite -> parts of the names of its experiments. An experiment belongs to the first suite that has a part of its name.
 SUITES = {
+    "MuJoCo": ("half_cheetah", "hopper", "walker2d", "swimmer", "reacher", "pusher", "_ant", "humanoid"),
+    "MinAtar": ("ppo_minatar",),
     "Several agents": ("multi_agent", "speaker_listener", "investment_game", "two_step_game", "tictactoe"),
     "Partial observability": ("stateless",),
     "Continuous control": ("pendulum", "lunarlander_continuous"),
@@ -31,6 +34,7 @@ SUITES = {
     "LunarLander, images, grids and goals": ("lunarlander", "minatar", "minigrid", "catch", "bit_flipping", "maze"),
 }
 ORDER = (
+    *("MuJoCo", "MinAtar"),
     *("CartPole and Acrobot", "Continuous control", "LunarLander, images, grids and goals", "Partial observability"),
     *("Several agents", "Recorded data", "External simulators"),
 )
@@ -81,7 +85,7 @@ INTRODUCTION = """\
 
 This page shows how many env steps each experiment needs to reach its target return, over several seeds. `make zoo`
 measures them again, and `make learning-table` writes this page from
-[benchmarks/results](../benchmarks/results/zoo.jsonl).
+[zoo/runs.jsonl](../zoo/runs.jsonl).
 
 ## Protocol
 
@@ -114,6 +118,13 @@ LIMITATIONS = """\
 - [First run](tutorials/first_run.md): train one of these experiments.
 - [Sweeps](guides/sweeps.md): run seeds and compare them.
 """
+RECORDED = ("experiment", "data", "target", "reached by", "updates", "return")
+SIMULATED = ("experiment", "clients", "target", "reached by", "env steps", "return")
+SAMPLED = ("experiment", "target", "reached by", "env steps", "return")
+FIXED = (
+    *("experiment", "env steps", "published", "median", "IQM", "published return reached by"),
+    *("env steps to it", "minutes to it", "minutes in total"),
+)
 Run = Mapping[str, Any]
 # Values of runs -> inter-quartile mean, lower and upper bound.
 Interval = Callable[[Sequence[float]], tuple[float, float, float]]
@@ -146,6 +157,37 @@ def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
         "{} [{}, {}]".format(*map(short, interval([float(run["num_env_steps"]) for run in runs]))),
         "{} [{}, {}]".format(*map(_digits, interval([run["episode_return_mean"] for run in runs]))),
     )
+
+
+def fixed_row_of(experiment: str, runs: Sequence[Run], interval: Interval, curves: Path = TRAINING_CURVES) -> str:
+    """Return the row of an experiment that trains for a fixed number of env steps."""
+    published = published_return(experiment, runs[0]["max_env_steps"])
+    returns = [run["episode_return_mean"] for run in runs]
+    reached = [_first_at(curves / f"{experiment}-{run['seed']}.jsonl", published) for run in runs]
+    times = [point for point in reached if point is not None]
+    return _row(
+        f"`{experiment}`",
+        short(runs[0]["max_env_steps"]),
+        f"{published:,.5g}",
+        f"**{_digits(median(returns))}**",
+        "{} [{}, {}]".format(*map(_digits, interval(returns))),
+        f"{sum(value >= published for value in returns)} of {len(runs)}",
+        f"{short(median(steps for steps, _ in times))}, {len(times)} of {len(runs)}" if times else "-",
+        f"{median(seconds for _, seconds in times) / 60:.1f}" if times else "-",
+        f"{median(run['seconds'] for run in runs) / 60:.1f}",
+    )
+
+
+def published_return(experiment: str, num_env_steps: int) -> float:
+    """Return the first published return of an experiment after this number of env steps."""
+    text = next(value for name, value, steps, _ in OTHERS if (name, steps) == (experiment, num_env_steps))
+    return float(text.split()[0])
+
+
+def _first_at(curve: Path, value: float) -> tuple[int, float] | None:
+    """Return env steps and seconds at which a curve first has this return, or None."""
+    points = map(json.loads, curve.read_text(encoding="utf-8").splitlines())
+    return next(((steps, seconds) for steps, episode_return, seconds in points if episode_return >= value), None)
 
 
 def short(value: float) -> str:
@@ -197,21 +239,20 @@ def page_of(runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Pat
         return cached(tuple(values))
 
     rows: dict[str, list[str]] = {suite: [] for suite in SUITES}
-    for experiment in sorted(runs):
-        rows[suite_of(experiment)].append(row_of(experiment, runs[experiment], once))
-    sampled = _head("experiment", "target", "reached by", "env steps", "return")
-    tables = {suite: [*sampled, *rows[suite]] for suite in SUITES}
-    tables["Recorded data"] = [
-        *_head("experiment", "data", "target", "reached by", "updates", "return"),
-        *map(_recorded_row, _lines_of(RECORDED_DATA)),
-    ]
-    tables["External simulators"] = [
-        *_head("experiment", "clients", "target", "reached by", "env steps", "return"),
-        *map(_simulator_row, _lines_of(SIMULATORS)),
-    ]
+    fixed: dict[str, list[str]] = {suite: [] for suite in SUITES}
+    for experiment, of_seeds in sorted(runs.items()):
+        if of_seeds[0]["target"] is None:
+            fixed[suite_of(experiment)].append(fixed_row_of(experiment, of_seeds, once))
+        else:
+            rows[suite_of(experiment)].append(row_of(experiment, of_seeds, once))
+    tables = {suite: [*_table(FIXED, fixed[suite]), *_table(SAMPLED, rows[suite])] for suite in SUITES}
+    tables["Recorded data"] = _table(RECORDED, list(map(_recorded_row, _lines_of(RECORDED_DATA))))
+    tables["External simulators"] = _table(SIMULATED, list(map(_simulator_row, _lines_of(SIMULATORS))))
     sections = [INTRODUCTION]
     for suite in ORDER:
-        section = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables[suite], ""]
+        if not tables[suite]:
+            continue
+        section = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables[suite]]
         shown = [name for name in CURVES.get(suite, ()) if (pictures / f"{name}.svg").is_file()]
         section += [f"![{name}: return over training](pictures/learning/{name}.svg)" for name in shown]
         sections.append("\n".join([*section, ""] if shown else section))
@@ -224,9 +265,16 @@ def write_page(interval: Interval) -> None:
     PAGE.write_text(page_of(read_runs(LEARNING) | read_runs(ZOO), interval), encoding="utf-8")
 
 
+def _table(columns: Sequence[str], rows: Sequence[str]) -> list[str]:
+    """Return a table that ends with an empty line; nothing without rows."""
+    return [*_head(*columns), *rows, ""] if rows else []
+
+
 def _others_section(runs: Mapping[str, Sequence[Run]], interval: Interval) -> str:
     rows = []
     for experiment, value, steps, source in OTHERS:
+        if runs[experiment][0]["target"] is None:  # in the tables above
+            continue
         returns, env_steps = (
             interval([float(run[key]) for run in runs[experiment]])[0]
             for key in ("episode_return_mean", "num_env_steps")

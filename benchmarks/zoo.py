@@ -1,26 +1,28 @@
-"""Train experiments over their seeds and keep a policy of each; `make zoo`, which then writes docs/results.md.
+"""Train experiments over their seeds; `make zoo`, which then writes docs/results.md.
 
-Each experiment is a sweep over seeds in `outputs/zoo`. An interrupted sweep continues with the missing seeds.
+A run is stored in `zoo/runs.jsonl` as soon as it ends, with its curve and, of the median seed, its policy. An
+interrupted `make zoo` continues: stored seeds are skipped, and a run that has not ended is resumed. When an experiment
+has changed, `make zoo ZOO="--again --experiments NAME"` trains it again.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from statistics import median
+from threading import Lock
 
-import bench_common as bc
-from learning_table import ZOO, Run
+from runner.zoo_runs import ENV_STEPS, RETURN, SECONDS, Experiment, ZooRun, stored_runs
 
-POLICIES = Path("zoo")
-COMMAND = (sys.executable, "-m", "runner")
+POLICIES, RUNS = Path("zoo"), Path("zoo/runs.jsonl")
+CURVES = Path("benchmarks/results/learning/curves")
 LARGEST_POLICY = 1_000_000  # bytes
-STEPS = "num_env_steps_sampled_lifetime"
+NUM_POINTS = 100  # of a curve
 # Experiments with several agents have results but no policies, because a policy file holds one module.
 SEVERAL_AGENTS = {
     **dict.fromkeys(("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"), 10),
@@ -29,7 +31,7 @@ SEVERAL_AGENTS = {
     **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
     **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
 }
-# Number of seeds: ten, or three if a run takes more than five minutes on two cores.
+# Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
@@ -44,62 +46,83 @@ EXPERIMENTS = {
 }
 
 
-def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Train the missing seeds, keep a policy, and return all runs."""
-    from runner.config import build_experiment_config, compose_experiment
+class Zoo:
+    """Trains seeds of experiments and stores them.
 
-    sweep = folder / experiment
-    seeds = f"seed=range({num_seeds})"
-    subprocess.run(
-        [*COMMAND, "-m", f"experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
+    Args:
+        folder: for the run dirs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._stored, self._lock = folder, stored_runs(RUNS), Lock()
+
+    def missing(self, name: str, num_seeds: int, again: bool) -> list[tuple[Experiment, int]]:
+        """Return the seeds of an experiment that are not stored, or all of them."""
+        experiment, stored = Experiment.read(name), self._stored.setdefault(name, {})
+        return [(experiment, seed) for seed in range(num_seeds) if again or seed not in stored]
+
+    def train(self, experiment: Experiment, seed: int) -> None:
+        """Train one seed, and store its run, its curve and, if it is the median one so far, its policy."""
+        run_dir = self._folder / experiment.name / str(seed)
+        run = experiment.train(seed, run_dir, "--quiet")
+        with self._lock:
+            runs = self._stored[experiment.name]
+            runs[seed] = run
+            metric = RETURN if experiment.target is None else experiment.metric
+            _write_curve(run_dir, CURVES / f"{experiment.name}-{seed}.jsonl", metric)
+            if experiment.name not in SEVERAL_AGENTS and _is_in_the_middle(run, list(runs.values())):
+                _keep_policy(experiment.name, run_dir)
+            with RUNS.open("a", encoding="utf-8") as file:
+                file.write(run.to_line())
+            print(f"{experiment.name}, seed {seed}: {run.episode_return_mean:.6g} in {run.seconds:.0f} s", flush=True)
+
+
+def _is_in_the_middle(run: ZooRun, runs: Sequence[ZooRun]) -> bool:
+    """Return whether no other run has a return closer to the median."""
+    middle = median(one.episode_return_mean for one in runs)
+    return all(
+        abs(run.episode_return_mean - middle) <= abs(one.episode_return_mean - middle)
+        for one in runs
+        if one.configuration == run.configuration
     )
-    composed = compose_experiment([f"experiment={experiment}"])
-    stop = build_experiment_config(composed).stop
-    metric = next(name for name in stop if name != STEPS)
-    digest = hashlib.sha256(json.dumps(composed.values, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    facts = bc.machine_facts([])
-    machine = f"{facts['cores']} cores, {facts['memory_gib']} GiB, {facts['cpu']}"
-    trials = [json.loads((sweep / str(seed) / "result.json").read_text()) for seed in range(num_seeds)]
-    runs = [
-        {
-            "experiment": experiment,
-            "seed": seed,
-            "num_env_steps": result[STEPS],
-            "seconds": round(result["time_total_s"], 1),
-            "episode_return_mean": result[metric],
-            "target": stop[metric],
-            "max_env_steps": int(stop[STEPS]),
-            "configuration": digest,
-            "machine": machine,
-        }
-        for seed, result in enumerate(trials)
+
+
+def _write_curve(run_dir: Path, path: Path, metric: str) -> None:
+    """Write `[env steps, return, seconds]` of at most `NUM_POINTS` iterations that have the metric."""
+    lines = map(json.loads, (run_dir / "progress.jsonl").read_text(encoding="utf-8").splitlines())
+    points = [
+        [line[ENV_STEPS], float(f"{line[metric]:.5g}"), round(line[SECONDS], 1)]
+        for line in lines
+        if line.get(metric) is not None
     ]
-    if experiment not in SEVERAL_AGENTS:
-        _keep_policy(experiment, runs, sweep)
-    return runs
+    step = -(-len(points) // NUM_POINTS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(point)}\n" for point in points[::-1][::step][::-1]), encoding="utf-8")
 
 
-def _keep_policy(experiment: str, runs: Sequence[Run], sweep: Path) -> None:
-    """Export the policy of the seed with the median return, unless it is large."""
-    by_return = sorted(range(len(runs)), key=lambda seed: runs[seed]["episode_return_mean"])
+def _keep_policy(experiment: str, run_dir: Path) -> None:
+    """Export the policy of a run, unless it is large."""
     policy = POLICIES / f"{experiment}.onnx"
-    POLICIES.mkdir(exist_ok=True)
-    middle = sweep / str(by_return[len(runs) // 2])
-    subprocess.run([*COMMAND, "export", str(middle), "--format", "onnx", "--force", str(policy)], check=True)
+    command = [sys.executable, "-m", "runner", "export", str(run_dir), "--force", "-o", str(policy)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     if policy.stat().st_size > LARGEST_POLICY:
         policy.unlink()
 
 
 def main() -> None:
-    """Train experiments and append their runs to `benchmarks/results/zoo.jsonl`."""
+    """Train the missing runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"))
+    parser.add_argument("--again", action="store_true", help="also train stored seeds")
+    parser.add_argument("--parallel", type=int, default=2, help="number of runs at a time")
     arguments = parser.parse_args()
-    for experiment in arguments.experiments:
-        runs = train(experiment, EXPERIMENTS[experiment], arguments.folder)
-        with ZOO.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(run) + "\n" for run in runs)
+    zoo = Zoo(arguments.folder)
+    missing = [one for name in arguments.experiments for one in zoo.missing(name, EXPERIMENTS[name], arguments.again)]
+    print(f"{len(missing)} runs to train", flush=True)
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        for done in [pool.submit(zoo.train, *one) for one in missing]:
+            done.result()
 
 
 if __name__ == "__main__":

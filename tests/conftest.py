@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ os.environ["RUNNER_KEY"] = "a key that the tests made up"
 
 import hypothesis
 import pytest
+
+from runner.zoo_runs import without_times as without_times
 
 with warnings.catch_warnings():  # about its types; made errors, as in tests, they crash the interpreter
     warnings.simplefilter("ignore")
@@ -64,16 +66,6 @@ _RUN_MARKS = {"ray", "slow", "learning", "dist", "chaos", "documented"}
 _RUN_IMPORTS = {"Trainer", "steps_to_the_end", "ray", "subprocess", "multiprocessing"}
 _RUN_FOLDERS = {"system", "chaos", "cluster", "mutants", "notebooks", "policy", "rllink", "testing"}
 _RUN_FILES = {"test_rehearsal.py", "test_separate_envs.py"}
-_TIMES = (
-    *("timers/", "system/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
-    "env_runners/num_samples_ready",  # a matter of time, too
-    "env_runners/sample_bytes_per_env_step",  # only of remote env runners
-)
-
-
-def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics that two equal runs share."""
-    return {name: value for name, value in result.items() if not name.startswith(_TIMES)}
 
 
 def progress_of(run_dir: Path) -> list[dict[str, Any]]:

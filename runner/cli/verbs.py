@@ -81,6 +81,7 @@ WORDS: Mapping[str, str] = {
     "EXPERIMENT": "name of an experiment; `runner list experiments` prints them",
     "RUN": "run dir, checkpoint or URL of a run; an experiment's name (its newest run); or `latest`",
     "POLICY": "a RUN, a policy file (policy.onnx) or a policy of the zoo (zoo:ppo_lunarlander)",
+    "ZOO_EXPERIMENT": "name of an experiment on the results page",
     "SWEEP": "folder of a sweep, such as outputs/ppo_cartpole/sweeps/NAME",
     "RUN_OR_SWEEP": "a RUN, the folder of a sweep, or a folder with runs",
     "DATA": "folder or file of recorded data",
@@ -402,6 +403,21 @@ VERBS: Mapping[str, Verb] = {
         ("convert steps.parquet data/episodes", "convert data/episodes table offline.output_write_episodes=false"),
         "Keys of `offline` describe the formats. offline.output_append=true adds to a folder that already contains "
         "data.",
+    ),
+    "zoo verify": Verb(
+        "runner.cli.zoo",
+        "Check",
+        "repeat a run of the results page, and compare it with the stored one",
+        ("ZOO_EXPERIMENT",),
+        (
+            CommandOption(("--seed",), "seed of the stored run; default: the smallest", "N"),
+            _output("run dir; default: outputs/zoo_verify/NAME_SEED", "DIR"),
+            _JSON,
+        ),
+        ("zoo verify ppo_sb3_cartpole", "zoo verify ppo_half_cheetah --seed 3"),
+        "On the same kind of processor and with the same versions, progress.jsonl must be equal apart from times. "
+        "Otherwise the return must be within the range of the stored seeds. A run that differs ends with exit code 3.",
+        has_overrides=False,
     ),
     "import sb3-zoo": Verb(
         "runner.cli.import_experiment",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from runner.tracking.headline import bytes_text
@@ -57,6 +58,7 @@ def sized(name: str, num_files: int, num_bytes: int) -> str:
 RECORDED_PACKAGES = (
     *("runner", "torch", "ray", "gymnasium", "numpy", "hydra-core", "omegaconf"),
     *("pyarrow", "msgpack", "safetensors", "mlflow"),
+    *("mujoco", "ale-py", "box2d", "envpool", "minatar", "minigrid", "mpe2", "pettingzoo"),
 )
 GIT_TIMEOUT_S = 5.0
 
@@ -69,10 +71,21 @@ def run_info(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
+        "cpu": cpu_model(),
         "cpu_count": os.cpu_count(),
         "cpus_available": _cpus_available(),
         "command": [sys.executable, *sys.argv],
     }
+
+
+def cpu_model() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:

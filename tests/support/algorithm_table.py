@@ -211,7 +211,7 @@ def results_of(algorithm: str) -> list[str]:
 def _reached() -> dict[str, float]:
     """Return experiment -> median env steps or updates, of experiments of which every seed reached the target."""
     runs: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for line in (ROOT / "benchmarks/results/zoo.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "zoo/runs.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
         runs.setdefault(run["experiment"], {})[run["seed"]] = run
     reached = {

@@ -1,0 +1,86 @@
+"""`zoo verify` compares a repeated run with the stored one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import runner.zoo_runs
+from runner.zoo_runs import Experiment, ZooRun, stored_runs
+from tests.conftest import Outcome
+
+NAME = "ppo_minigrid_empty"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ZooRun:
+    """A finished run."""
+    return Experiment.read(NAME).train(1, tmp_path_factory.mktemp("zoo") / "run", "--quiet")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes these the runs of the zoo."""
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    monkeypatch.setattr(runner.zoo_runs, "zoo_dir", lambda: folder)
+
+    def write(*runs: ZooRun) -> None:
+        (folder / "runs.jsonl").write_text("".join(run.to_line() for run in runs))
+
+    return write
+
+
+def test_an_equal_run(run: ZooRun, store: Callable[..., None], run_main: Callable[..., Outcome]) -> None:
+    store(replace(run, seed=3, progress=""), replace(run, progress="0"), run)
+    result = run_main("zoo", "verify", NAME, "--json")
+    assert result.code == 0, result.err
+    shown = json.loads(result.out)
+    assert shown["verdict"].startswith("all lines of progress.jsonl are equal")
+    assert shown["repeated"]["progress"] == run.progress == shown["stored"]["progress"]
+    again = run_main("zoo", "verify", NAME)
+    assert again.code == 2
+    assert "has ended before" in again.err
+    assert "delete the folder" in again.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "text"),
+    [
+        ({}, 3, "differs on the same kind of machine"),
+        ({"cpu": "another"}, 0, "another machine or other versions"),
+        ({"versions": {"torch": "1.0"}}, 0, "another machine or other versions"),
+        ({"cpu": "another", "episode_return_mean": 2.0}, 3, "not within the range of the stored seeds"),
+        ({"configuration": "another"}, 3, "has changed since"),
+    ],
+)
+def test_a_run_that_differs(
+    changed: dict[str, object],
+    code: int,
+    text: str,
+    run: ZooRun,
+    store: Callable[..., None],
+    run_main: Callable[..., Outcome],
+) -> None:
+    stored = replace(run, progress="another", **changed)  # type: ignore[arg-type]
+    store(stored, replace(stored, seed=2, episode_return_mean=stored.episode_return_mean + 1))
+    result = run_main("zoo", "verify", NAME, "--seed", "1")
+    assert result.code == code, result.err
+    assert text in result.out + result.err
+
+
+def test_unknown_runs(run: ZooRun, store: Callable[..., None], run_main: Callable[..., Outcome]) -> None:
+    store(run, replace(run, experiment="ppo_cartpole", progress=""))
+    result = run_main("zoo", "verify", "ppo_cartpole")
+    assert (result.code, NAME in result.err) == (2, True)
+    assert "a run of ppo_minigrid_empty with this seed" in run_main("zoo", "verify", NAME, "--seed", "7").err
+
+
+def test_the_newest_line_of_a_seed_counts(tmp_path: Path, run: ZooRun) -> None:
+    (tmp_path / "runs.jsonl").write_text(replace(run, seconds=1.0).to_line() + run.to_line())
+    assert stored_runs(tmp_path / "runs.jsonl") == {NAME: {1: run}}
