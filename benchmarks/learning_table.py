@@ -62,6 +62,7 @@ NOTES = {
 }
 # Mean returns that other libraries publish: experiment -> return, env steps, library, source.
 _ZOO_PAGE = "[RL-Zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md)"
+_BASELINES = "[OpenAI Baselines](https://github.com/openai/baselines/blob/master/benchmarks_mujoco1M.htm)"
 _RLLIB = "[RLlib examples](https://github.com/ray-project/ray/tree/master/rllib/examples/algorithms)"
 _CLEANRL = "[CleanRL](https://docs.cleanrl.dev/rl-algorithms/{}/)"
 OTHERS = (
@@ -70,9 +71,18 @@ OTHERS = (
     ("dqn_cartpole", "489 ± 16", 500_000, _CLEANRL.format("dqn")),
     ("dqn_cartpole", "450", 200_000, _RLLIB),
     ("dqn_lunarlander", "154 ± 79", 100_000, _ZOO_PAGE),
+    ("ppo_ant", "1327 ± 452", 1_000_000, _ZOO_PAGE),
     ("ppo_cartpole", "500", 100_000, _ZOO_PAGE),
+    ("ppo_half_cheetah", "1443 ± 46", 1_000_000, _CLEANRL.format("ppo")),
+    ("ppo_hopper", "2383 ± 272", 1_000_000, _CLEANRL.format("ppo")),
+    ("ppo_humanoid", "716 ± 49", 1_000_000, _CLEANRL.format("ppo")),
+    ("ppo_inverted_pendulum", "963 ± 22", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_lunarlander", "242 ± 32", 1_000_000, _ZOO_PAGE),
     ("ppo_pendulum", "-172", 100_000, _ZOO_PAGE),
+    ("ppo_pusher", "-40.4 ± 7.2", 1_000_000, _CLEANRL.format("ppo")),
+    ("ppo_reacher", "-6", 1_000_000, _BASELINES),
+    ("ppo_swimmer", "111", 1_000_000, _BASELINES),
+    ("ppo_walker2d", "2288 ± 572", 1_000_000, _CLEANRL.format("ppo")),
     ("rainbow_cartpole", "481 ± 21 (C51)", 500_000, _CLEANRL.format("c51")),
     ("sac_lunarlander_continuous", "260 ± 65", 500_000, _ZOO_PAGE),
     ("sac_pendulum", "-157 ± 89", 20_000, _ZOO_PAGE),

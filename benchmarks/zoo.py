@@ -31,8 +31,14 @@ SEVERAL_AGENTS = {
     **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
     **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
 }
+# Trained for a fixed number of env steps, as in published results.
+FIXED = {
+    **dict.fromkeys(("ppo_hopper", "ppo_half_cheetah", "ppo_walker2d", "ppo_swimmer", "ppo_reacher", "ppo_pusher"), 10),
+    **dict.fromkeys(("ppo_ant", "ppo_humanoid"), 10),
+}
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
+    **FIXED,
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
