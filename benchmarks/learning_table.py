@@ -94,19 +94,23 @@ INTRODUCTION = """\
 # Results
 
 This page shows how many env steps each experiment needs to reach its target return, over several seeds. `make zoo`
-measures them again, and `make learning-table` writes this page from
+repeats the measurements, and `make learning-table` writes this page from
 [zoo/runs.jsonl](../zoo/runs.jsonl).
 
 ## Protocol
 
-1. Each seed trains until the target in the experiment's `stop` block is reached, or all of its env steps are used.
+1. Each seed trains until the target in the experiment's `stop` block is reached, or until its limit of env steps.
 2. The return is the mean of the last 100 training episodes, or of 20 greedy evaluation episodes if `stop` names
    `evaluation/env_runners/episode_return_mean`.
 3. *Env steps* and *return* are inter-quartile means (IQM) over seeds, with 95 % bootstrap intervals in brackets
-   ([rliable](https://arxiv.org/abs/2108.13264)). A seed that misses the target counts with all of its env steps.
+   ([rliable](https://arxiv.org/abs/2108.13264)). For a seed that misses the target, the number of env steps is its
+   limit.
 4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander`, `dqn_stateless_cartpole_lstm` and
    `sac_lunarlander_continuous`, which run three seeds.
-5. Runs end at the target, so a return far above it is not to be expected.
+5. Runs end at the target, so do not expect returns far above it.
+6. Experiments with a *published* return train for as many env steps as the published run. Their return is the mean
+   of 20 greedy evaluation episodes at the end. *Env steps to it* and *minutes to it* are medians of the seeds whose
+   training return reached the published return, on one core.
 
 All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
 
@@ -118,8 +122,8 @@ LIMITATIONS = """\
 ## Limitations
 
 - `dqn_stateless_cartpole_lstm` reaches its target on some seeds and machines only.
-- `ppo_half_cheetah`, `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that take hours on two cores are
-  not measured.
+- `ppo_half_cheetah`, `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that take hours on two cores have
+  not been measured.
 - The zoo lacks policies of experiments with several agents, because a policy file holds a single module.
 
 ## Next steps
@@ -283,7 +287,7 @@ def _table(columns: Sequence[str], rows: Sequence[str]) -> list[str]:
 def _others_section(runs: Mapping[str, Sequence[Run]], interval: Interval) -> str:
     rows = []
     for experiment, value, steps, source in OTHERS:
-        if runs[experiment][0]["target"] is None:  # in the tables above
+        if experiment not in runs or runs[experiment][0]["target"] is None:  # not measured, or in the tables above
             continue
         returns, env_steps = (
             interval([float(run[key]) for run in runs[experiment]])[0]
@@ -293,7 +297,7 @@ def _others_section(runs: Mapping[str, Sequence[Run]], interval: Interval) -> st
         rows.append(_row(f"`{experiment}`", ours, f"{value} at {short(steps)}", source))
     text = (
         "Other libraries train for a fixed number of env steps and report the return at the end; runner stops at the "
-        "target.\nSo compare the env steps of equal returns. Figures as published in November 2026."
+        "target.\nTherefore compare the env steps at equal returns. The published figures are from November 2026."
     )
     head = _head("experiment", "runner (this page)", "published return", "source")
     return "\n".join(["## Published results of other libraries\n", f"{text}\n", *head, *rows, ""])

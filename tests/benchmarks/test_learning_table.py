@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_table import LEARNING, OTHERS, PAGE, ZOO, page_of, read_runs, row_of, short
+from benchmarks.learning_table import LEARNING, OTHERS, PAGE, ZOO, fixed_row_of, page_of, read_runs, row_of, short
 from tests.conftest import ROOT
 
 
@@ -64,4 +64,14 @@ def test_every_measured_experiment_is_on_the_page(monkeypatch: pytest.MonkeyPatc
     assert all(f"\n| `{name}` | " in page and f"\n| `{name}` | " in written for name in runs)
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == [line for line in written.splitlines() if line.startswith("#")]
-    assert {experiment for experiment, *_ in OTHERS} <= set(runs)
+    assert {experiment for experiment, *_ in OTHERS} <= {path.stem for path in (ROOT / "conf/experiment").iterdir()}
+
+
+def test_a_fixed_number_of_env_steps_is_compared_with_the_published_return(tmp_path: Path) -> None:
+    runs = [run(seed, 1_001_472, value, "ppo_hopper") | {"target": None} for seed, value in enumerate((2000.0, 3000.0))]
+    runs = [one | {"max_env_steps": 1_000_000} for one in runs]
+    (tmp_path / "ppo_hopper-0.jsonl").write_text("[2048, 20, 1.0]\n[4096, 1500, 2.0]\n")
+    (tmp_path / "ppo_hopper-1.jsonl").write_text("[2048, 20, 1.0]\n[4096, 2400, 90.0]\n[8192, 2500, 99.0]\n")
+    assert fixed_row_of("ppo_hopper", runs, mean_and_ends, tmp_path) == (
+        "| `ppo_hopper` | 1M | 2,383 | **2500** | 2500 [2000, 3000] | 1 of 2 | 4.1k, 1 of 2 | 1.5 | 0.2 |"
+    )
