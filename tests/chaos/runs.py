@@ -174,7 +174,7 @@ SAMPLED = {
     "sac_multi_agent_pendulum": _CONTINUOUS_REPLAY,
     "sac_pendulum": _CONTINUOUS_REPLAY,
     "td3_pendulum": _CONTINUOUS_REPLAY,
-    "ppo_walker2d": _SAMPLED,
+    **dict.fromkeys(("ppo_pusher", "ppo_reacher", "ppo_swimmer", "ppo_walker2d"), _SAMPLED),
     "tqc_pendulum": _CONTINUOUS_REPLAY,
     "vdn_two_step_game": _REPLAY,
 }
