@@ -108,9 +108,9 @@ repeats the measurements, and `make learning-table` writes this page from
 4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander`, `dqn_stateless_cartpole_lstm` and
    `sac_lunarlander_continuous`, which run three seeds.
 5. Runs end at the target, so do not expect returns far above it.
-6. Experiments with a *published* return train for as many env steps as the published run. Their return is the mean
-   of 20 greedy evaluation episodes at the end. *Env steps to it* and *minutes to it* are medians of the seeds whose
-   training return reached the published return, on one core.
+6. Experiments with a *published* return train for the number of env steps of the published run. Their return is the
+   mean of 20 greedy evaluation episodes at the end. *Env steps to it* and *minutes to it* are medians of the seeds
+   whose training return reached the published return, on one core.
 
 All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
 
