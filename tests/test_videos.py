@@ -258,7 +258,7 @@ def test_play_a_run_and_its_policy_file(
     for arguments, message in {
         ("policy.onnx", "env=pendulum"): "the observation space of the policy differs",
         ("policy.onnx",): "does not name its environment",
-        ("nothing.onnx", "env=cartpole"): "the policy cannot be read",
+        ("nothing.onnx", "env=cartpole"): "the policy file does not exist",
         ("run", "--config-dir", "conf"): "a run contains its configuration",
         ("zoo:ppo_sb3_cartpole", "--trust"): "the policies of the zoo are trusted",
     }.items():
@@ -296,6 +296,18 @@ def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Pa
     outcome = run_main("play", "zoo:ppo_sb3_cartpol", "--output", "zoo.gif")
     assert outcome.code == 2
     assert "did you mean  ppo_sb3_cartpole" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.onnx"])
+def test_a_missing_run_is_reported_before_a_missing_display(
+    run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(variable, raising=False)
+    outcome = run_main("play", name)
+    assert outcome.code == 2
+    assert "does not exist" in outcome.err
+    assert "display" not in outcome.err
 
 
 def test_play_in_a_window(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:

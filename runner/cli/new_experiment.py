@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
@@ -19,6 +20,7 @@ from runner.config.operators import ENV_RUNNERS
 from runner.config.paths import conf_dir, list_options, search_dirs
 from runner.config.plans import needs_of
 from runner.config.rules import ENV_RULES, apply_rules
+from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_blocks
 
 _FOLDER = "conf"
@@ -72,10 +74,10 @@ def _text(arguments: Arguments, config_dir: Path | None) -> str:
     if named is None:
         raise UsageError(Problem("--env is missing", fix="--env CartPole-v1, or any other environment"))
     chosen = env_override(named, search_dirs(config_dir))
-    composed = compose_experiment([f"algorithm={algorithm}", chosen], config_dir)
-    config = build_blocks(composed)
-    if problems := [*apply_rules(ENV_RULES, config, composed)]:
-        raise ConfigError(problems)
+    try:
+        config = _checked([f"algorithm={algorithm}", chosen], config_dir)
+    except ConfigError as error:  # a wrong algorithm hides the problems of the environment
+        raise ConfigError(list(dict.fromkeys([*error.problems, *_problems_of([chosen], config_dir)]))) from error
     is_option = chosen.startswith("env=")
     key, _, value = chosen.removeprefix("env.").partition("=")
     return _TEXT.format(
@@ -85,3 +87,20 @@ def _text(arguments: Arguments, config_dir: Path | None) -> str:
         block="" if is_option else yaml.safe_dump({"env": {key: value}}, default_flow_style=None),
         rest=_ONLINE if ENV_RUNNERS in needs_of(config) else _OFFLINE,
     )
+
+
+def _checked(overrides: Sequence[str], config_dir: Path | None) -> ExperimentConfig:
+    """Compose an experiment and check its environment; raises `ConfigError`."""
+    composed = compose_experiment(overrides, config_dir)
+    config = build_blocks(composed)
+    if problems := [*apply_rules(ENV_RULES, config, composed)]:
+        raise ConfigError(problems)
+    return config
+
+
+def _problems_of(overrides: Sequence[str], config_dir: Path | None) -> Sequence[Problem]:
+    try:
+        _checked(overrides, config_dir)
+    except ConfigError as error:
+        return error.problems
+    return ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.checkpoints.folder import newest_checkpoint
 from runner.checkpoints.trust import ACTING
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.export import check_new_file
@@ -34,6 +35,10 @@ def main(arguments: Arguments) -> int:
     [name] = arguments.words
     output, num_episodes = arguments.path("--output"), arguments.integer("--episodes", 1)
     policy = _policy_file(name)
+    if policy is None:
+        newest_checkpoint(Path(name).absolute())  # a missing run is reported before a missing display
+    elif not policy.is_file():
+        raise UserError(Problem("the policy file does not exist", name, expected="POLICY.onnx, RUN or zoo:NAME"))
     if output is None:
         _check_display()
     else:

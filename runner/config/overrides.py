@@ -232,5 +232,5 @@ def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 1000) -
 def describe_sweep(line: OverrideLine) -> Problem:
     """Return the problem of a sweep in a single run."""
     text = line.text.partition("=")[2]
-    fix = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
+    fix = f"`runner sweep` (or -m) for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
     return Problem(f"{line.key} has several values, which needs a sweep", line.where, text, fix=fix)

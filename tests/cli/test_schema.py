@@ -205,6 +205,14 @@ def test_a_new_experiment_that_is_not_written(words: list[str], message: str, ru
     assert not Path("conf").exists()
 
 
+def test_a_wrong_algorithm_and_a_wrong_environment_are_reported_together(run_main: Callable[..., Outcome]) -> None:
+    outcome = run_main("new", "experiment", "mine", "--env", "CartPol-v1", "--algorithm", "ppoo")
+    assert outcome.code == 2
+    assert outcome.err.startswith("2 problems in the configuration")
+    assert "unknown algorithm 'ppoo'" in outcome.err
+    assert "the environment CartPol-v1 is not registered" in outcome.err
+
+
 def test_an_existing_experiment_is_kept(run_main: Callable[..., Outcome]) -> None:
     command = ("new", "experiment", "mine", "--env")
     assert run_main(*command, "cartpole").code == 0

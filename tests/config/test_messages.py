@@ -243,7 +243,10 @@ MISTAKES = [
                 "seed has several values, which needs a sweep",
                 where="override seed=1,2",
                 got="1,2",
-                fix="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
+                fix=(
+                    "`runner sweep` (or -m) for one run per value, [1,2] for a list, '1,2' in quotes for text with a "
+                    "comma"
+                ),
             )
         ],
         id="sweep_without_multirun",
