@@ -16,6 +16,7 @@ from runner.locks import owner_of
 from runner.pages.page import Code, Figure, Section, Text, templates
 from runner.pages.run_data import RunData
 from runner.pages.run_page import run_page
+from runner.tracking.headline import ITERATION, RETURN, count_text, number_text
 from runner.tracking.series import Column, choose_axis, read_columns
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class RunRecord(RunData):
         from runner.pages.run_page import curves_of  # imports altair
 
         return curves_of(self, metrics)
+
+    def __repr__(self) -> str:
+        """Return one line: path, status, progress and return."""
+        metrics = self.metrics
+        texts = [self.status, f"iteration {count_text(metrics.get(ITERATION, 0))}"]
+        texts += [f"return {number_text(metrics[RETURN])}"] if RETURN in metrics else []
+        return f"RunRecord({str(self.path)!r}: {', '.join(texts)})"
 
     def _repr_html_(self) -> str:
         """Return the HTML for notebooks: status and curves of the run."""

@@ -30,6 +30,13 @@ def test_a_record_knows_what_a_run_left(tmp_path: Path) -> None:
     )
 
 
+def test_a_record_is_printed_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    assert repr(read_run(write_run(path, LINES, FINISHED))) == f"RunRecord('{path}': finished, iteration 9, return 180)"
+    path = tmp_path / "new"
+    assert str(read_run(write_run(path, []))) == f"RunRecord('{path}': unfinished, iteration 0)"
+
+
 def test_a_card_shows_facts_and_curves(tmp_path: Path) -> None:
     html = read_run(write_run(tmp_path / "run", LINES, FINISHED, "['+experiment=mine']"))._repr_html_()
     assert "mine" in html
