@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner.checkpoints.trust import ACTING, EXPORTING
 from runner.cli.arguments import Arguments
-from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of, with_episodes
+from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of, split_run_dir, with_episodes
 from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
@@ -158,10 +159,11 @@ _OFFLINE = "offline/"
 
 
 def main(arguments: Arguments) -> int:
-    """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
+    """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir, if it can be written."""
     stored = open_run(with_episodes(arguments), _FIXED, ACTING)
     path = stored.run_dir / "evaluations.jsonl"
-    check_writable(stored.run_dir, path.name)
+    if split_run_dir(arguments)[0] is not None:
+        check_writable(stored.run_dir, path.name)
     with ExitStack() as stack:
         opponent = arguments.value(OPTION)
         if opponent is not None:
@@ -171,17 +173,28 @@ def main(arguments: Arguments) -> int:
         result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     record |= {} if opponent is None else {"against": opponent}
-    stored.run_dir.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    reason = _store(record, path)
     if arguments.has("--json"):
         print(json.dumps(record, indent=2))
     else:
-        _print_result(stored, result, path)
+        _print_result(stored, result, path if reason is None else None)
+    if reason is not None:
+        print(f"the result was not stored in {path}: {reason}", file=sys.stderr, flush=True)
     return 0
 
 
-def _print_result(stored: StoredRun, result: Result, path: Path) -> None:
+def _store(record: Mapping[str, object], path: Path) -> str | None:
+    """Append a result to the evaluations of a run; return the reason if the file cannot be written, else None."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as error:  # the run dir of another user, for example
+        return error.strerror or str(error)
+    return None
+
+
+def _print_result(stored: StoredRun, result: Result, path: Path | None) -> None:
     print(f"evaluated {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
@@ -194,7 +207,8 @@ def _print_result(stored: StoredRun, result: Result, path: Path) -> None:
     held_out = {name.removeprefix(_OFFLINE): value for name, value in result.items() if name.startswith(_OFFLINE)}
     if held_out:
         print("\n".join(held_out_lines(stored.config, held_out)))
-    print(f"  recorded in {path}")
+    if path is not None:
+        print(f"  recorded in {path}")
 
 
 def _evaluate(stored: StoredRun) -> Result:

@@ -42,12 +42,14 @@ def permissions_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", access)
 
 
-@pytest.mark.parametrize("verb", ["resume", "evaluate"])
-def test_a_run_dir_that_may_not_be_written(run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str) -> None:
+@pytest.mark.parametrize(("verb", "target"), [("resume", ()), ("evaluate", ("hydra.run.dir=run",))])
+def test_a_run_dir_that_may_not_be_written(
+    run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str, target: tuple[str, ...]
+) -> None:
     before = files_of(run_dir)
     run_dir.chmod(0o555)
     try:
-        outcome = run_main(verb, str(run_dir), "stop.training_iteration=3")
+        outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", *target)
     finally:
         run_dir.chmod(0o755)
     assert (outcome.code, outcome.out) == (2, "")
@@ -61,17 +63,31 @@ def test_a_run_dir_that_may_not_be_written(run_main: RunMain, run_dir: Path, per
     assert files_of(run_dir) == before
 
 
-@pytest.mark.parametrize(("verb", "name"), [("resume", "checkpoints"), ("evaluate", "evaluations.jsonl")])
 def test_a_part_of_the_run_dir_that_may_not_be_written(
-    run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str, name: str
+    run_main: RunMain, run_dir: Path, permissions_hold: None
 ) -> None:
-    (run_dir / "evaluations.jsonl").touch()
     before = files_of(run_dir)
-    (run_dir / name).chmod(0o555)
-    outcome = run_main(verb, str(run_dir), "stop.training_iteration=3")
-    (run_dir / name).chmod(0o755)
+    (run_dir / "checkpoints").chmod(0o555)
+    outcome = run_main("resume", str(run_dir), "stop.training_iteration=3")
+    (run_dir / "checkpoints").chmod(0o755)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.splitlines()[1] == f"   where         {run_dir / name}"
+    assert outcome.err.splitlines()[1] == f"   where         {run_dir / 'checkpoints'}"
+    assert files_of(run_dir) == before
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_run_dir_that_may_not_be_written_can_be_evaluated(
+    run_main: RunMain, run_dir: Path, permissions_hold: None, options: tuple[str, ...]
+) -> None:
+    (run_dir / "evaluations.jsonl").mkdir()  # root may write a file without permission
+    before = files_of(run_dir)
+    run_dir.chmod(0o555)
+    outcome = run_main("evaluate", str(run_dir), *options)
+    run_dir.chmod(0o755)
+    assert outcome.code == 0
+    assert "episode_return_mean" in outcome.out
+    assert "recorded in" not in outcome.out
+    assert outcome.err == f"the result was not stored in {run_dir / 'evaluations.jsonl'}: Is a directory\n"
     assert files_of(run_dir) == before
 
 
