@@ -50,7 +50,7 @@ from runner.tracking import (
 )
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
-from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
+from runner.tracking.known_run import RUN_FILE, UnknownRunError, find_original, read_known_run
 from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's driver process does not import torch
@@ -168,7 +168,7 @@ class RunRecords:
         self._uploads = _start_uploads(config, run_dir, resume_from, self._display.note)
         self._known_run = {}
         if resume_from is not None and config.tracking.mlflow:
-            self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
+            self._known_run = continued_run(resume_from.parent.parent, self._display.note, is_trusted)
         is_own = resume_from is None or is_trusted or origin_of(read_manifest(resume_from)) is None
         self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
         self._further = self._start_further_trackers(is_own)
@@ -480,6 +480,18 @@ def known_run(
     except UnknownRunError as error:
         note(f"starting a new MLflow run: {str(error).splitlines()[0]}")
         return {}
+
+
+def continued_run(
+    run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
+) -> dict[str, str]:
+    """Return the MLflow run that a run dir continues: `known_run`, but only its store if the run dir is a copy."""
+    known = known_run(run_dir, note, is_trusted)
+    original = find_original(run_dir / RUN_FILE) if known else None
+    if original is None:
+        return known
+    note(f"starting a new MLflow run: {run_dir} is a copy of {original}, to which the old one belongs")
+    return {"tracking_uri": known["tracking_uri"]}
 
 
 def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str], is_own: bool = True) -> StoreLocation:

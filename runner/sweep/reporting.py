@@ -17,7 +17,7 @@ from runner.config.composed import Composed
 from runner.config.documents import parse_json
 from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.run_records import find_store, information_tags, known_run, mlflow_settings
+from runner.experiment.run_records import continued_run, find_store, information_tags, mlflow_settings
 from runner.interrupts import reason_to_end
 from runner.sweep.display import SweepDisplay
 from runner.sweep.space import SEED, Value
@@ -61,7 +61,7 @@ class SweepTracking:
         if not config.tracking.mlflow:
             return
         path = folder.path.absolute()
-        known = known_run(path, _log.warning, folder.is_trusted)
+        known = continued_run(path, _log.warning, folder.is_trusted)
         self._store = find_store(config, path, known, is_own=folder.origin is None)
         self._tags = information_tags(run_info())
         space = {f"space.{key}": str(values) for key, values in folder.searched["space"].items()}
@@ -88,8 +88,9 @@ class SweepTracking:
     def _settings_of(self, trial: Trial) -> MLflowSettings:
         run_dir = self._folder.run_dir(trial).absolute()
         composed, config = self._composed_of(trial)
+        known = continued_run(run_dir, is_trusted=self._folder.is_trusted)
         return dataclasses.replace(
-            mlflow_settings(config, run_dir, self._store, known_run(run_dir, is_trusted=self._folder.is_trusted)),
+            mlflow_settings(config, run_dir, self._store, known),
             params=flatten_parameters(with_references(dataclasses.asdict(config), composed.references)),
             tags={**self._tags, "sweep.trial": str(trial.number), "sweep.values": " ".join(trial.overrides)},
         )

@@ -16,6 +16,7 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, UserError
 from runner.config.signatures import foreign_reason, signed
 from runner.tracking.headline import ENV_STEPS
+from runner.tracking.known_run import find_original, folder_of
 from runner.tracking.plain_values import TENSORBOARD_NAMES, escaped_name
 from runner.tracking.progress_log import ProgressLog, write_result
 
@@ -182,13 +183,14 @@ class _Wandb:
 
 
 def _wandb_id(file: Path, is_own: bool) -> str:
-    """Return the stored id of the run if this installation wrote it, else create and store a new one."""
+    """Return the stored id of the run if this installation wrote it for this folder, else create and store one."""
     if file.exists():
         content = parse_json(read_regular(file))
-        if isinstance(content, dict) and (is_own and foreign_reason(content, _KIND) is None):
+        is_signed = isinstance(content, dict) and is_own and foreign_reason(content, _KIND) is None
+        if is_signed and find_original(file) is None:
             return str(content["id"])
     id_ = uuid.uuid4().hex[:8]
-    write_result(file, signed({"id": id_}, _KIND))
+    write_result(file, signed({"id": id_, **folder_of(file)}, _KIND))
     return id_
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.documents import parse_json
+from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, RunFailure, UserError
 from runner.config.signatures import foreign_reason, signed
 from runner.tracking.progress_log import write_result
 
 RUN_FILE = "mlflow_run.json"
 _KIND = "mlflow run"
+_FOLDER = "folder"
 
 
 class UnknownRunError(UserError):
@@ -28,8 +29,31 @@ class UnknownRunError(UserError):
 
 
 def write_known_run(path: str | os.PathLike[str], run_id: str, tracking_uri: str) -> None:
-    """Write the file. Raises OSError."""
-    write_result(path, signed({"run_id": run_id, "tracking_uri": tracking_uri}, _KIND))
+    """Write the file, with the folder it belongs to. Raises OSError."""
+    content = {"run_id": run_id, "tracking_uri": tracking_uri, **folder_of(Path(path))}
+    write_result(path, signed(content, _KIND))
+
+
+def folder_of(file: Path) -> dict[str, str]:
+    """Return the entry by which `find_original` recognises copies of a file with the id of a run."""
+    return {_FOLDER: str(file.absolute().parent)}
+
+
+def find_original(file: Path) -> Path | None:
+    """Return the folder that the folder of a file was copied from.
+
+    None if the file was written for its folder, or if the folder was moved, so that the original no longer exists.
+
+    Args:
+        file: a JSON file with an entry of `folder_of`, which contains the id of a run in a tracker.
+    """
+    try:
+        content = parse_json(read_regular(file))
+        original = Path(content[_FOLDER]) / file.name
+        is_copy = not original.samefile(file) and parse_json(read_regular(original)) == content
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return original.parent if is_copy else None
 
 
 def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:

@@ -14,6 +14,8 @@ import pytest
 from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
 from runner.config.metric_words import words_of
+from runner.experiment.run_records import continued_run
+from runner.tracking.known_run import RUN_FILE, write_known_run
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 from tests.support.problems import shown_problems
 
@@ -232,6 +234,45 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
     artifacts = {item.path for item in client.list_artifacts(run_id, "config")}
     assert {"config/config.yaml", "config/overrides.yaml", "config/environment.json"} <= artifacts
     assert "result.json" in {item.path for item in client.list_artifacts(run_id)}
+
+
+def test_a_copied_run_dir_gets_a_new_mlflow_run_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
+    run_dir, uri = tmp_path / "run", "sqlite:///mlflow.db"
+    run_dir.mkdir()
+    write_known_run(run_dir / RUN_FILE, "old", uri)
+    notes: list[str] = []
+    assert continued_run(run_dir, notes.append)["run_id"] == "old"
+    shutil.copytree(run_dir, tmp_path / "copy")
+    assert notes == []
+    assert continued_run(tmp_path / "copy", notes.append) == {"tracking_uri": uri}
+    assert notes == [
+        f"starting a new MLflow run: {tmp_path / 'copy'} is a copy of {run_dir}, to which the old one belongs"
+    ]
+    run_dir.rename(tmp_path / "moved")
+    assert continued_run(tmp_path / "moved", notes.append)["run_id"] == "old"
+    run_dir.mkdir()
+    write_known_run(run_dir / RUN_FILE, "another run at the old path", uri)
+    assert continued_run(tmp_path / "moved", notes.append)["run_id"] == "old"
+    write_known_run(tmp_path / "copy" / RUN_FILE, "new", uri)
+    assert continued_run(tmp_path / "copy", notes.append)["run_id"] == "new"
+    assert len(notes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
+def test_the_resume_of_a_copied_run_dir_starts_a_new_mlflow_run(run_main: Run, tmp_path: Path) -> None:
+    run_dir, copy = tmp_path / "outputs" / "run", tmp_path / "outputs" / "copy"
+    train = [item for item in TRAIN if item != "tracking=none"]
+    assert run_main(*train, f"hydra.run.dir={run_dir}", "stop.training_iteration=1").code == 0
+    shutil.copytree(run_dir, copy, ignore=shutil.ignore_patterns(".lock"))
+    outcome = run_main("resume", str(copy), "stop.training_iteration=2")
+    assert outcome.code == 0, outcome.err
+    assert f"starting a new MLflow run: {copy} is a copy of {run_dir}" in outcome.out
+    new = result_of(copy)["mlflow_run_id"]
+    assert new not in (None, result_of(run_dir)["mlflow_run_id"])
+    outcome = run_main("resume", str(copy), "stop.training_iteration=3")
+    assert "starting a new MLflow run" not in outcome.out
+    assert result_of(copy)["mlflow_run_id"] == new
 
 
 # -- folders that cannot be used -----------------------------------------------------------------------------------

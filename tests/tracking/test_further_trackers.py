@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -113,6 +114,19 @@ def test_the_id_of_somebody_elses_run_is_not_taken(tmp_path: Path) -> None:
     assert trackers(tmp_path / "a.json", False) != own
     (tmp_path / "b.json").write_text('{"id": "theirs"}')
     assert trackers(tmp_path / "b.json", True) != "theirs"
+
+
+def test_a_copied_folder_gets_a_new_id_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    id_of = further_trackers._wandb_id
+    own = id_of(tmp_path / "run" / "id.json", True)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert id_of(tmp_path / "moved" / "id.json", True) == own
+    shutil.copytree(tmp_path / "moved", tmp_path / "run")
+    new = id_of(tmp_path / "copy" / "id.json", True)
+    assert new != own
+    assert id_of(tmp_path / "copy" / "id.json", True) == new
 
 
 def test_wandb_is_a_demand() -> None:
