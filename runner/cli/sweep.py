@@ -93,7 +93,7 @@ def _run(
     is_over = is_complete(folder, space, config.sweep.num_samples)
     if is_over or is_interrupted():  # the budget may be used up
         display.start(folder)
-        display.finish(folder)
+        display.finish(folder, is_interrupted=not is_over)
         return 0 if is_over else EXIT_INTERRUPTED
     return run_sweep(space, configs, folder, arguments.config_dir, display)
 

@@ -34,7 +34,7 @@ def main(arguments: Arguments) -> int:
         _print_best(folder, ranking, best, mode)
     file = arguments.path("--output")
     if file is not None:
-        _write(folder, best, file, arguments)
+        _write(folder, ranking, best, file, arguments)
     return 0
 
 
@@ -67,15 +67,15 @@ def _overrides_of(trial: Trial) -> list[str]:
     return [text for text in trial.overrides if not text.startswith(f"{SEED}=")]
 
 
-def _write(folder: SweepFolder, best: Trial, file: Path, arguments: Arguments) -> None:
+def _write(folder: SweepFolder, ranking: Ranking, best: Trial, file: Path, arguments: Arguments) -> None:
     """Write the experiment file."""
-    metric, config_folder = next(iter(folder.objectives)), arguments.config_dir
+    config_folder = arguments.config_dir
     if file.suffix != ".yaml" or file.parent.name != "experiment":
         what = "an experiment must be a YAML file in a folder named experiment"
         expected = "conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml"
         raise UserError(Problem(what, "--output", str(file), expected))
     check_new_file(file, arguments.has("--force"))
-    about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
+    about = f"Best values of the sweep {folder.path}: trial {best.number}, {ranking.reason}"
     overrides = [*folder.searched["overrides"], *_overrides_of(best)]
     reason = folder.origin or folder.foreign.get(best.number)
     if reason is not None:

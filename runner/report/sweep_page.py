@@ -207,7 +207,7 @@ def _facts(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) ->
         Fact("Trials", str(num_trials), f"{len(groups)} combinations"),
         Fact("Env steps", large_text(total(record, ENV_STEPS)), "over all trials"),
         Fact("Training time", duration_text(seconds), "sum over trials"),
-        Fact("Wall clock", duration_text(record.duration_s), f"{num_parallel:.1f} parallel trials, including pauses"),
+        Fact("Wall clock", duration_text(record.duration_s), f"{num_parallel:.1f} trials at a time on average"),
     ]
 
 

@@ -255,7 +255,7 @@ def read_sweep(
         experiment=folder.experiment,
         objectives=folder.objectives,
         searched=folder.searched,
-        arguments=folder.arguments,
+        arguments=[text.lstrip("+") for text in folder.arguments],  # as users write them
         ranking=rank_folder(folder),
         columns=columns,
         keys=[key for key in keys if key != SEED],

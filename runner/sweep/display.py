@@ -69,8 +69,8 @@ class SweepDisplay:
     def update(self, folder: SweepFolder, trial: Trial) -> None:
         """Show an iteration of a trial."""
 
-    def finish(self, folder: SweepFolder) -> None:
-        """Show the closing tables."""
+    def finish(self, folder: SweepFolder, is_interrupted: bool = False) -> None:
+        """Show the closing tables, and how to continue if the sweep was interrupted."""
         ranking = rank_folder(folder)
         self._print("", *self._table(ranking.trials))
         if ranking.best is not None:
@@ -83,6 +83,8 @@ class SweepDisplay:
             if trial.status == "failed":
                 self._print(f"trial {trial.number} failed: {trial.reason}")
         self._print(f"{counts_text(folder)} in {duration_text(time.monotonic() - self._started_s)}  {folder.path}")
+        if is_interrupted:
+            self._print("interrupted: run the same command again to continue this sweep")
 
     def _table(self, trials: Sequence[Trial]) -> list[str]:
         rows = [self.header(), *map(self.cells, trials)]
@@ -179,10 +181,10 @@ class LiveSweepDisplay(SweepDisplay):
         if trial.status == "failed":
             super().change(folder, trial)
 
-    def finish(self, folder: SweepFolder) -> None:
+    def finish(self, folder: SweepFolder, is_interrupted: bool = False) -> None:
         self._live.stop()
         atexit.unregister(self._live.stop)
-        super().finish(folder)
+        super().finish(folder, is_interrupted)
 
     def render(self) -> RenderableType:
         """Return the current table."""

@@ -66,7 +66,7 @@ class Trial:
     @property
     def values_text(self) -> str:
         """Its differences from other trials, for display."""
-        return " ".join(f"{key}={value_text(value)}" for key, value in self.values.items())
+        return " ".join(f"{key.lstrip('+')}={value_text(value)}" for key, value in self.values.items())
 
     @property
     def overrides(self) -> list[str]:

@@ -71,7 +71,7 @@ def run_sweep(
         stack.enter_context(connected(config.ray, largest, needed_by, display.note, list(chain(*bundles))))
         sweep = _Sweep(space, config, folder, config_dir, display)
         stack.callback(sweep.finish)
-        stack.callback(display.finish, folder)
+        stack.callback(lambda: display.finish(folder, is_interrupted=sweep.status == "KILLED"))
         sweep.run()
     if sweep.status == "KILLED":
         return EXIT_INTERRUPTED

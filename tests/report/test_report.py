@@ -137,7 +137,8 @@ def test_train_it_alone_has_all_arguments_of_the_sweep(tmp_path: Path) -> None:
     trials = [{"combination": {"algorithm.lr": 0.001, "seed": "3"}}]
     page = page_of(write_sweep(tmp_path, {"algorithm.lr": ["1"]}, trials, arguments=arguments))
     alone = texts(page, "Best trial").splitlines()[-1]
-    assert shlex.split(alone)[1:] == ["-m", "runner", *arguments, "algorithm.lr=0.001", "seed=3"]
+    typed = ["experiment=ppo_cartpole", *arguments[1:]]
+    assert shlex.split(alone)[1:] == ["-m", "runner", *typed, "algorithm.lr=0.001", "seed=3"]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ def test_the_best_combination_over_its_seeds(run_main: Run, tmp_path: Path) -> N
     assert lines[3].split()[:4] == ["seeds", "4:", "mean", "301.25,"]
     assert "95 % interval" in lines[3]
     assert lines[4].split() == ["values", "algorithm.lr=0.002"]
+    file = tmp_path / "conf" / "experiment" / "best.yaml"
+    assert run_main("sweep", "best", str(tmp_path / "s"), "-o", str(file)).code == 0
+    comment = file.read_text().splitlines()[2]  # says the same as the command, also about the seeds
+    reason = "highest mean return: 302.5 (inter-quartile mean of 4 seeds)"
+    assert comment == f"# Best values of the sweep {tmp_path / 's'}: trial 5, {reason}"
 
 
 @pytest.mark.parametrize(

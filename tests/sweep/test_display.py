@@ -49,6 +49,19 @@ def test_the_closing_table_is_best_first(config: ExperimentConfig, folder: Sweep
     assert lines[-1].startswith("1 finished, 1 running, 1 failed, 1 stopped in 0:00:00")
 
 
+def test_an_interrupted_sweep_says_how_to_continue_and_shows_keys_as_typed(
+    config: ExperimentConfig, tmp_path: Path
+) -> None:
+    folder = SweepFolder.start_in(tmp_path / "s", "one", {RETURN: "max"}, {"overrides": [], "space": {}}, False)
+    folder.add({"+experiment": "one", "seed": "1"})
+    stream = io.StringIO()
+    SweepDisplay(config, {}, stream).finish(folder, is_interrupted=True)
+    lines = stream.getvalue().splitlines()
+    assert lines[2].endswith("  experiment=one seed=1")
+    assert lines[-1] == "interrupted: run the same command again to continue this sweep"
+    assert folder.trials[0].overrides == ["experiment=one", "seed=1"]
+
+
 def test_the_pareto_table_has_what_no_other_trial_dominates(config: ExperimentConfig, folder: SweepFolder) -> None:
     stream = io.StringIO()
     both = replace(config.sweep, metric=[RETURN, TIME], mode=["max", "min"])

@@ -140,6 +140,7 @@ def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130, err
     assert "1 interrupted" in out
+    assert out.endswith("\ninterrupted: run the same command again to continue this sweep\n")
     reached = progress_of(folder / "0")[-1]["training_iteration"]
     assert (folder / "0" / "checkpoints" / f"iteration_{reached:06d}").exists()
     assert result_of(folder / "0")["status"] == "interrupted"
