@@ -210,8 +210,11 @@ class LearnersConfig:
         "threads per torch operation, in the driver and in remote learners; 1 is fastest for small networks",
         minimum=1,
     )
-    compile: bool = option(
-        False, "compile loss, gradient and clipping into one function; takes seconds and needs a C++ compiler"
+    compile: bool | str = option(
+        "auto",
+        "compile loss, gradient and clipping into one function, which takes seconds and needs a C++ compiler; auto "
+        "compiles if `stop` allows at least 100,000 updates",
+        choices=("auto",),
     )
     max_restarts: int = option(100, "restarts after a remote learner dies before the run ends", minimum=0)
     check_on_policy_outputs: bool = option(

@@ -24,7 +24,7 @@ from runner.config.league import league_metrics
 from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
-from runner.config.plans import needs_of, read_plan, samples_asynchronously, steps_of
+from runner.config.plans import compiles, needs_of, read_plan, samples_asynchronously, steps_of
 from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
@@ -214,7 +214,7 @@ def producible_metrics(
     is_remote = config.engine == "ray" and config.env_runners.min_env_runners > 0
     names |= {**_SYSTEM_METRICS, **(_GPU_METRICS if uses_gpus(config) else {})}
     names |= _REMOTE_METRICS if samples and is_remote else {}
-    names |= _COMPILE_METRICS if config.learners.compile else {}
+    names |= _COMPILE_METRICS if compiles(config) else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
     queues = [
         step.config.queue

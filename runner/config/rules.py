@@ -41,14 +41,10 @@ from runner.config.optimizer import find_optimizer_problems
 from runner.config.paths import find_store_problem
 from runner.config.placement import find_elastic_problems, find_placement_problems, find_prefetch_problems
 from runner.config.plans.buffers import find_buffer_problems
+from runner.config.plans.compilation import find_compile_problems
 from runner.config.plans.flow import find_useless_intensity
 from runner.config.plans.needs import needs_of
-from runner.config.plans.rules import (
-    find_asynchrony_problems,
-    find_compile_problems,
-    find_plan_problems,
-    find_untrained_plan,
-)
+from runner.config.plans.rules import find_asynchrony_problems, find_plan_problems, find_untrained_plan
 from runner.config.plans.steps import read_plan, steps_of
 from runner.config.rllink import find_external_problems
 from runner.config.schemas import ExperimentConfig

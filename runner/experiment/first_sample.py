@@ -54,7 +54,10 @@ def first_env_runner(
 
 
 def reduced(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a configuration with few sub-environments, all in this process and on the CPU, and without callbacks."""
+    """Return a configuration with few sub-environments, all in this process and on the CPU, and without callbacks.
+
+    Updates are compiled only if `learners.compile` is true.
+    """
     runners, evaluation = config.env_runners, config.evaluation
     return replace(
         config,
@@ -62,7 +65,7 @@ def reduced(config: ExperimentConfig) -> ExperimentConfig:
         callbacks=[],
         env_runners=replace(runners, num_envs_per_env_runner=min(_MOST_ENVS, runners.num_envs_per_env_runner)),
         evaluation=replace(evaluation, num_envs_per_env_runner=min(_MOST_ENVS, evaluation.num_envs_per_env_runner)),
-        learners=replace(config.learners.in_driver(), device="cpu"),
+        learners=replace(config.learners.in_driver(), device="cpu", compile=config.learners.compile is True),
         offline=replace(config.offline, output=None),
     )
 

@@ -16,7 +16,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.fields import names_of
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.plans import needs_of
+from runner.config.plans import COMPILE_AUTO, compiles, needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.collective import Collective, SingleProcess
@@ -156,12 +156,13 @@ def _build_networks(
 
 def _build_network(config: ExperimentConfig, built: BuiltModule, collective: Collective) -> TrainedNetwork:
     module_id, algorithm = built.spec.module_id, built.spec.algorithm
-    is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
+    is_compiled = compiles(config) and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
         what = f"learners.compile does not support microbatches (module {module_id})"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(algorithm.microbatch_size), "null")])
     module = _build_module(config, built.module, built, collective)
-    return TrainedNetwork(built.module, [module], algorithm, collective, is_compiled)
+    falls_back = config.learners.compile == COMPILE_AUTO
+    return TrainedNetwork(built.module, [module], algorithm, collective, is_compiled, falls_back)
 
 
 def _build_module(

@@ -33,6 +33,7 @@ class CompiledGradient:
         eager: used for other sizes.
         updater: updater of the module; the gradient is written to its `gradient`.
         collective: learners that update the same module on other rows.
+        falls_back: whether `eager` also computes the gradient if the loss or the module cannot be compiled.
 
     Attributes:
         compiled: the loss with its gradient.
@@ -43,7 +44,12 @@ class CompiledGradient:
     """
 
     def __init__(
-        self, trained: TrainedModule, eager: EagerGradient, updater: ParameterUpdater, collective: Collective
+        self,
+        trained: TrainedModule,
+        eager: EagerGradient,
+        updater: ParameterUpdater,
+        collective: Collective,
+        falls_back: bool = False,
     ) -> None:
         if trained.module.is_stateful:
             what = "learners.compile does not support stateful modules, whose sequences have many lengths"
@@ -57,6 +63,7 @@ class CompiledGradient:
         self.sizes: list[int] = []
         self._norms: Mapping[str, Tensor] | None = None  # of the newest gradient, if it is already clipped
         self._has_warned = False
+        self._falls_back, self._is_given_up = falls_back, False
 
     @property
     def compile_s(self) -> float:
@@ -67,7 +74,7 @@ class CompiledGradient:
         """Compute the clipped gradient of a minibatch, averaged over the peers; see `EagerGradient.compute`.
 
         Raises:
-            ConfigError: the loss or the module cannot be compiled.
+            ConfigError: the loss or the module cannot be compiled, and does not fall back.
         """
         minibatch = minibatches[self._trained]
         if not self._takes(minibatch):
@@ -75,7 +82,14 @@ class CompiledGradient:
             return self._eager.compute(minibatches)
         [(columns, _)] = minibatch.microbatches()
         columns = with_noise(columns, self._trained.loss, self._trained.module)
-        record, self._norms = self.compiled(columns, minibatch.num_rows, minibatch.is_last_epoch)
+        try:
+            record, self._norms = self.compiled(columns, minibatch.num_rows, minibatch.is_last_epoch)
+        except ConfigError as error:
+            if not self._falls_back:
+                raise
+            _log.warning("updates are no longer compiled: %s", error.problems[0].what)
+            self._is_given_up = True
+            return self.compute(minibatches)
         if self._collective.num_learners > 1:
             self._collective.mean(self._updater.gradient)
             self._norms = self._updater.clip_vector(self._updater.gradient)
@@ -88,6 +102,8 @@ class CompiledGradient:
     def _takes(self, minibatch: Minibatch) -> bool:
         """Return whether minibatches of this size are compiled, which is the case for the first two sizes."""
         num_rows = minibatch.num_rows
+        if self._is_given_up:
+            return False
         if num_rows in self.sizes:
             return True
         if len(self.sizes) < _MOST_SIZES:
@@ -100,13 +116,15 @@ class CompiledGradient:
         return False
 
     def get_state(self) -> dict[str, Any]:
-        """Return the compiled sizes, so that a resumed run computes each minibatch by the same code."""
-        return {"compiled": {"of": self._cut, "sizes": list(self.sizes)}}
+        """Return which sizes are compiled, so that a resumed run computes each minibatch by the same code."""
+        return {"compiled": {"of": self._cut, "sizes": list(self.sizes), "is_given_up": self._is_given_up}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the sizes from a state of a learner, which may not be compiled."""
         compiled = state.get("compiled", {})  # a different split has other sizes
-        self.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
+        is_same = bool(compiled) and compiled["of"] == self._cut
+        self.sizes = list(compiled["sizes"]) if is_same else []
+        self._is_given_up = is_same and compiled.get("is_given_up", False)
 
     @property
     def _cut(self) -> list[int | None]:

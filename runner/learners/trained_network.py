@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from runner.modules.rl_module import RLModule
 if TYPE_CHECKING:
     from runner.learners.compiled_gradient import CompiledGradient
 
+_log = logging.getLogger(__name__)
+
 
 class TrainedNetwork:
     """The parameters of a network with their optimiser, and its trained modules.
@@ -28,6 +31,7 @@ class TrainedNetwork:
         config: learning rate, optimiser and clipping.
         collective: learners that update the same network on other rows, or None.
         is_compiled: whether updates compute the gradient by compiled code.
+        falls_back: whether updates become eager if the module cannot be compiled.
 
     Attributes:
         modules: trained modules by id.
@@ -36,7 +40,7 @@ class TrainedNetwork:
         gradient: computes the gradients of updates into the vector of `updater`: `eager`, or compiled code.
 
     Raises:
-        ConfigError: the module cannot be compiled.
+        ConfigError: the module cannot be compiled, and does not fall back.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class TrainedNetwork:
         config: AlgorithmConfig,
         collective: Collective | None = None,
         is_compiled: bool = False,
+        falls_back: bool = False,
     ) -> None:
         collective = collective or SingleProcess()
         self.modules = {module.module_id: module for module in modules}
@@ -53,7 +58,12 @@ class TrainedNetwork:
         self.eager = EagerGradient(self.updater, collective)
         self.gradient: EagerGradient | CompiledGradient = self.eager
         if is_compiled:
-            self.gradient = _compiled_gradient(modules, self.eager, self.updater, collective)
+            try:
+                self.gradient = _compiled_gradient(modules, self.eager, self.updater, collective, falls_back)
+            except ConfigError as error:
+                if not falls_back:
+                    raise
+                _log.warning("updates are not compiled: %s", error.problems[0].what)
 
     def having(self, module_ids: Collection[str]) -> list[TrainedModule]:
         """Return the modules of the network with these ids."""
@@ -84,14 +94,18 @@ class TrainedNetwork:
 
 
 def _compiled_gradient(
-    modules: Sequence[TrainedModule], eager: EagerGradient, updater: ParameterUpdater, collective: Collective
+    modules: Sequence[TrainedModule],
+    eager: EagerGradient,
+    updater: ParameterUpdater,
+    collective: Collective,
+    falls_back: bool,
 ) -> CompiledGradient:
     try:
         from runner.learners.compiled_gradient import CompiledGradient  # importing torch's compilers takes seconds
     except LibraryChangedError as error:
         raise ConfigError([Problem(str(error), "learners.compile", fix="learners.compile=false")]) from error
     [module] = modules
-    return CompiledGradient(module, eager, updater, collective)
+    return CompiledGradient(module, eager, updater, collective, falls_back)
 
 
 # Names of values in a learner's state, which earlier versions stored per module instead of in `modules`.

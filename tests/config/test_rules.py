@@ -14,6 +14,7 @@ from runner.config.blocks import EnvConfig
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, Where
+from runner.config.plans import compiles, planned_updates
 from runner.config.rules import DERIVED, RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
@@ -81,7 +82,35 @@ def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_o
         ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "cannot be compiled"),
     ],
 )
-def test_what_is_not_compiled(override: str, reason: str) -> None:
+def test_updates_that_cannot_be_compiled(override: str, reason: str) -> None:
     assert config_of("learners.compile=true").learners.compile
     with pytest.raises(ConfigError, match=f"learners.compile: .*{reason}"):
         config_of("learners.compile=true", override)
+
+
+@pytest.mark.parametrize("override", ["algorithm.microbatch_size=32", "module.use_gru=true"])
+def test_updates_that_are_not_compiled_by_themselves(override: str) -> None:
+    stop = "stop.num_env_steps_sampled_lifetime=10000000"
+    assert compiles(config_of(stop))
+    assert not compiles(config_of(stop, override))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_updates"),
+    [
+        (["experiment=ppo_half_cheetah"], 1_000_000 / 2048 * 320),
+        (["experiment=ppo_half_cheetah", "learners.num_learners=2"], 1_000_000 / 4096 * 320),
+        (["experiment=ppo_half_cheetah", "algorithm.minibatch_size=null"], 1_000_000 / 2048 * 10),
+        (["experiment=ppo_half_cheetah", "stop.training_iteration=3"], 960),
+        (["experiment=sac_lunarlander_continuous"], 150_000),
+        (["experiment=dqn_minatar_breakout"], 250_000),
+        (["experiment=dqn_minatar_breakout", "stop.training_iteration=2"], 5_000),
+        (["experiment=ppo_cartpole", "~stop.num_env_steps_sampled_lifetime"], 0),
+        (["experiment=bc_cartpole", "offline.input_=data"], 0),
+    ],
+)
+def test_planned_updates(overrides: list[str], num_updates: float) -> None:
+    config = build_experiment_config(compose_experiment(overrides))
+    assert planned_updates(config) == pytest.approx(num_updates)
+    assert compiles(replace(config, learners=replace(config.learners, compile="auto"))) == (num_updates >= 100_000)
+    assert compiles(replace(config, learners=replace(config.learners, compile=True)))

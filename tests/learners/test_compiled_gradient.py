@@ -25,6 +25,8 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.fast.compiled_loss import _MOST_FUNCTIONS
 from runner.learners.a2c import A2CLoss
+from runner.learners.collective import SingleProcess
+from runner.learners.compiled_gradient import CompiledGradient
 from runner.learners.cql import CQLLoss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
@@ -245,6 +247,26 @@ def test_what_cannot_be_compiled_is_told_with_its_line(module_class: Any, reason
     assert (__file__ in problem.where) == has_line
 
 
+@pytest.mark.usefixtures("traced_only")
+@pytest.mark.parametrize(("module_class", "num_compiled"), [(Branching, 0), (Counting, 1)])
+def test_updates_become_eager_if_they_may(
+    module_class: Any, num_compiled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    learners = [learner_of(module_class), *(learner_of(module_class) for _ in range(2))]
+    for learner in learners[1:]:
+        network = learner.network
+        network.gradient = CompiledGradient(
+            learner.trained, network.eager, network.updater, SingleProcess(), falls_back=True
+        )
+    for learner in learners[:2]:
+        update_often(learner)
+    assert caplog.text.count("updates are no longer compiled: A2CLoss with") == 1
+    np.testing.assert_allclose(learners[0].get_weights(), learners[1].get_weights(), rtol=1e-4, atol=1e-6)
+    learners[2].learner.set_state(learners[1].learner.get_state())
+    learners[2].update(rows_of(12), 0)
+    assert caplog.text.count("updates are no longer compiled") == 1  # a resumed run is eager at once
+
+
 def test_memory_is_refused() -> None:
     module = ActorCriticModule(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8], use_lstm=True))
     with pytest.raises(ConfigError, match=r"learners\.compile does not support stateful modules"):
@@ -268,6 +290,16 @@ def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_run_of_many_updates_is_compiled(run_main: Run, tmp_path: Path) -> None:
+    settings = [one for one in COMPILED if not one.startswith(("learners.compile", "stop.training_iteration"))]
+    stop = ["stop.num_gradient_steps_lifetime=100000", "stop.num_env_steps_sampled_lifetime=10000000"]
+    outcome = run_main("+experiment=ppo_cartpole", *settings, *stop, "hydra.run.dir=run", "--budget", "40s")
+    assert outcome.code in (0, 4), outcome.err
+    assert "the first update compiles" in outcome.out
+    assert json.loads((tmp_path / "run" / "progress.jsonl").read_text().splitlines()[0])["timers/learner_compile"] > 0
+
+
+@pytest.mark.slow
 def test_a_run_resumes_exactly(tmp_path: Path) -> None:
     make = partial(Trainer.from_experiment, "ppo_cartpole", COMPILED)
     assert_resumes_exactly(make, tmp_path, cuts=[1], num_after=1)
@@ -286,8 +318,9 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
         "PATH": str(tmp_path),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
     }
+    command = [sys.executable, "-m", "runner", "+experiment=ppo_cartpole"]
     ended = subprocess.run(
-        [sys.executable, "-m", "runner", "+experiment=ppo_cartpole", *COMPILED, f"hydra.run.dir={tmp_path / 'run'}"],
+        [*command, *COMPILED, f"hydra.run.dir={tmp_path / 'run'}"],
         env=os.environ | settings,
         capture_output=True,
         text=True,
@@ -296,6 +329,18 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "torch cannot find a C++ compiler" in ended.stderr
     assert "set CXX to another compiler" in ended.stderr
+    auto = [one for one in COMPILED if not one.startswith(("learners.compile", "stop.training_iteration"))]
+    stop = ["stop.num_env_steps_sampled_lifetime=100000000", "--budget", "1s"]
+    eager = subprocess.run(
+        [*command, *auto, *stop, f"hydra.run.dir={tmp_path / 'eager'}"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert eager.returncode == 4, eager.stderr
+    assert "updates are not compiled: torch cannot find a C++ compiler" in eager.stdout
+    assert "the first update compiles" not in eager.stdout
 
 
 # -- calls of compiled code --------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
 from runner.config.plans.buffers import find_buffer_problems, is_replayed, modules_stored_in
+from runner.config.plans.compilation import COMPILE_AUTO, compiles, find_compile_problems, planned_updates
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.flow import find_useless_intensity, items_after
 from runner.config.plans.needs import (
@@ -11,7 +12,6 @@ from runner.config.plans.needs import (
 )
 from runner.config.plans.rules import (
     find_asynchrony_problems,
-    find_compile_problems,
     find_plan_problems,
     find_untrained_plan,
 )
@@ -25,9 +25,11 @@ from runner.config.plans.training_ratio import (
 )
 
 __all__ = [
+    "COMPILE_AUTO",
     "KEY",
     "Plan",
     "PlanStep",
+    "compiles",
     "describe_updates",
     "draw_plan",
     "env_steps_per_round",
@@ -44,6 +46,7 @@ __all__ = [
     "learns_from_replay_only",
     "modules_stored_in",
     "needs_of",
+    "planned_updates",
     "read_options",
     "read_plan",
     "samples_asynchronously",

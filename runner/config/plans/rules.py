@@ -9,7 +9,6 @@ from runner.config.errors import Problem, Where
 from runner.config.operators import (
     ApplyGradientsConfig,
     AsyncRequestsConfig,
-    CompleteEpisodesConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
     TrainOneStepConfig,
@@ -69,28 +68,6 @@ def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Prob
         names = " -> ".join(step.name for step in steps)
         expected = "a plan with TrainOneStep or ApplyGradients, or offline.output to record the samples"
         yield Problem(f"{KEY} does not update any module", where(KEY), names, expected)
-
-
-def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield the reasons why `learners.compile` is useless or impossible."""
-    if not config.learners.compile:
-        return
-    steps = list(steps_of(read_plan(config.algorithm.plan)))
-    kinds = [step.base or type(step.config) for step in steps]
-    knows_all = all(step.config or step.base for step in steps)
-    trains = any(issubclass(kind, TrainOneStepConfig) for kind in kinds)
-    completes = any(issubclass(kind, CompleteEpisodesConfig) for kind in kinds)
-    module, has_microbatches = config.module, any(one.microbatch_size for one in config.algorithms.values())
-    reasons = {
-        "the plan does not contain TrainOneStep": knows_all and not trains,
-        "train batches of complete episodes (CompleteEpisodes) vary in size": completes,
-        "microbatches (algorithm.microbatch_size) cannot be compiled": has_microbatches,
-        "sequences of a module with memory (module.use_lstm) vary in length": module.use_lstm or module.use_gru,
-        "modules that share parameters cannot be compiled": config.multi_agent.multi_rl_module is not None,
-    }
-    for what, is_so in reasons.items():
-        if is_so:
-            yield Problem(f"learners.compile: {what}", where("learners.compile"), "true", "false")
 
 
 def _find_early_ends(plan: Plan, where: Where) -> Iterator[Problem]:
