@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
+from runner.environments.other_packages import GAMES
 from runner.segments import Segment
 from tests.conftest import progress_of, without_times
 
@@ -160,6 +161,7 @@ SAMPLED = {
     "ppo_league_tictactoe": (*_SAMPLED, "league.snapshot_every=500"),
     "ppo_lunarlander": _SAMPLED,
     "ppo_masked_cartpole": _SAMPLED,
+    **dict.fromkeys([f"ppo_minatar_{game}" for game in GAMES], _SAMPLED),
     "ppo_minigrid_empty": _SAMPLED,
     "ppo_multi_agent_cartpole": _SAMPLED,
     "ppo_multi_agent_cartpole_shared": _SAMPLED,
