@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -63,6 +64,7 @@ NOTES = {
 # Mean returns that other libraries publish: experiment -> return, env steps, library, source.
 _ZOO_PAGE = "[RL-Zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md)"
 _BASELINES = "[OpenAI Baselines](https://github.com/openai/baselines/blob/master/benchmarks_mujoco1M.htm)"
+_GYMNAX = "[gymnax](https://github.com/RobertTLange/gymnax)"
 _RLLIB = "[RLlib examples](https://github.com/ray-project/ray/tree/master/rllib/examples/algorithms)"
 _CLEANRL = "[CleanRL](https://docs.cleanrl.dev/rl-algorithms/{}/)"
 OTHERS = (
@@ -78,6 +80,10 @@ OTHERS = (
     ("ppo_humanoid", "716 ± 49", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_inverted_pendulum", "963 ± 22", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_lunarlander", "242 ± 32", 1_000_000, _ZOO_PAGE),
+    ("ppo_minatar_asterix", "15", 10_000_000, _GYMNAX),
+    ("ppo_minatar_breakout", "28", 10_000_000, _GYMNAX),
+    ("ppo_minatar_freeway", "58", 10_000_000, _GYMNAX),
+    ("ppo_minatar_space_invaders", "131", 10_000_000, _GYMNAX),
     ("ppo_pendulum", "-172", 100_000, _ZOO_PAGE),
     ("ppo_pusher", "-40.4 ± 7.2", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_reacher", "-6", 1_000_000, _BASELINES),
@@ -177,25 +183,26 @@ def fixed_row_of(experiment: str, runs: Sequence[Run], interval: Interval, curve
     """Return the row of an experiment that trains for a fixed number of env steps."""
     published = published_return(experiment, runs[0]["max_env_steps"])
     returns = [run["episode_return_mean"] for run in runs]
-    reached = [_first_at(curves / f"{experiment}-{run['seed']}.jsonl", published) for run in runs]
+    goal = math.inf if published is None else published
+    reached = [_first_at(curves / f"{experiment}-{run['seed']}.jsonl", goal) for run in runs]
     times = [point for point in reached if point is not None]
     return _row(
         f"`{experiment}`",
         short(runs[0]["max_env_steps"]),
-        f"{published:,.5g}",
+        "-" if published is None else f"{published:,.5g}",
         f"**{_digits(median(returns))}**",
         "{} [{}, {}]".format(*map(_digits, interval(returns))),
-        f"{sum(value >= published for value in returns)} of {len(runs)}",
+        "-" if published is None else f"{sum(value >= goal for value in returns)} of {len(runs)}",
         f"{short(median(steps for steps, _ in times))}, {len(times)} of {len(runs)}" if times else "-",
         f"{median(seconds for _, seconds in times) / 60:.1f}" if times else "-",
         f"{median(run['seconds'] for run in runs) / 60:.1f}",
     )
 
 
-def published_return(experiment: str, num_env_steps: int) -> float:
-    """Return the first published return of an experiment after this number of env steps."""
-    text = next(value for name, value, steps, _ in OTHERS if (name, steps) == (experiment, num_env_steps))
-    return float(text.split()[0])
+def published_return(experiment: str, num_env_steps: int) -> float | None:
+    """Return the first published return of an experiment after this number of env steps, or None."""
+    texts = [value for name, value, steps, _ in OTHERS if (name, steps) == (experiment, num_env_steps)]
+    return float(texts[0].split()[0]) if texts else None
 
 
 def _first_at(curve: Path, value: float) -> tuple[int, float] | None:

@@ -35,6 +35,8 @@ SEVERAL_AGENTS = {
 FIXED = {
     **dict.fromkeys(("ppo_hopper", "ppo_half_cheetah", "ppo_walker2d", "ppo_swimmer", "ppo_reacher", "ppo_pusher"), 10),
     **dict.fromkeys(("ppo_ant", "ppo_humanoid"), 10),
+    **dict.fromkeys(("ppo_minatar_asterix", "ppo_minatar_breakout", "ppo_minatar_freeway"), 5),
+    **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
