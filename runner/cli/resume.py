@@ -117,7 +117,8 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         _take_progress_along(stored)
         print(f"resume {stored.checkpoint}")
         heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
-        print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
+        changes = [heading, *stored.describe_changes()] if stored.changes else ["configuration unchanged"]
+        print("\n".join(changes), flush=True)
         from runner.experiment.run_experiment import run_experiment
 
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)

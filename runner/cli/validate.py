@@ -89,7 +89,7 @@ def _property(text: str) -> str:
 
 Checked = tuple[Composed, ExperimentConfig]
 
-_NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them"
+_NOT_CHECKED = "  not checked  environments, pipelines, modules (use --build to build them and take one step)"
 _SOON = 60  # configurations that are checked in a few seconds
 
 
@@ -97,7 +97,7 @@ def main(arguments: Arguments) -> int:
     """Print a summary; raise `ConfigError`, or print the problems in the format of `--format` or `--json`."""
     try:
         checked = check_experiments(arguments)
-        lines = _rehearse(checked) if arguments.has("--build") else [_NOT_MADE]
+        lines = _rehearse(checked) if arguments.has("--build") else [_NOT_CHECKED]
     except RunnerError as error:
         if arguments.has("--json"):
             print(json.dumps({"problems": [problem_fields(one) for one in problems_of(error)]}, indent=2))
@@ -112,7 +112,7 @@ def main(arguments: Arguments) -> int:
     if arguments.has("--json"):
         print(json.dumps({"experiment": config.experiment_name, "problems": [], "warnings": [*warnings]}, indent=2))
         return 0
-    lines += [f"  warning   {text}" for text in warnings]
+    lines += [f"  warning      {text}" for text in warnings]
     print(f"{config.experiment_name}: no problems{count}", *lines, sep="\n")
     return 0
 
@@ -131,9 +131,9 @@ def _rehearse(checked: Sequence[Checked]) -> list[str]:
             cause = error
     if problems:
         raise ConfigError(list(problems)) from cause
-    lines = [f"  made      {text}" for text in done[0].made]
-    lines += [f"  not made  {text}" for text in done[0].not_made]
-    return [*lines, *(f"  warning   {text}" for text in done[0].warnings)]
+    lines = [f"  checked      {text}" for text in done[0].made]
+    lines += [f"  not checked  {text}" for text in done[0].not_made]
+    return [*lines, *(f"  warning      {text}" for text in done[0].warnings)]
 
 
 def check_experiments(arguments: Arguments) -> list[Checked]:

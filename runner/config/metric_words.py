@@ -59,6 +59,15 @@ _OF_RUNS: Mapping[str, str] = {
     "env_runners/num_samples_ready": "samples waiting for the learner",
     "env_runners/num_env_restarts": "restarts of sub-environments",
 }
+# Metrics that only grow, with words in the plural.
+COUNTERS = (
+    "training_iteration",
+    "num_env_steps_sampled_lifetime",
+    "num_env_steps_trained_lifetime",
+    "num_gradient_steps_lifetime",
+    "num_episodes_lifetime",
+    "time_total_s",
+)
 _OF_EPISODES: Mapping[str, str] = {
     "episode_return_mean": "mean {}return",
     "episode_return_min": "lowest {}return",
@@ -112,6 +121,8 @@ _OF_ESTIMATES: Mapping[str, str] = {
     "_effective_sample_size": "effective episodes of the {} estimate",
     "": "{} estimate of the return",
 }
+# Infos that many environments report -> words.
+_OF_INFOS: Mapping[str, str] = {"is_success": "success rate"}
 # Ending of a derived name -> words around the rest.
 _ENDINGS: Mapping[str, str] = {
     "_mean": "mean {}",
@@ -197,7 +208,8 @@ def _recorded_words(name: str) -> str:
 def _words_with_owner(metric: str) -> str:
     """Return `words of the last part (everything before it)`."""
     owner, _, name = metric.rpartition("/")
-    return _with_owner(_derived(name), owner.replace("/", ", ").replace("_", " "))
+    owners = [_OF_INFOS.get(part) or part.replace("_", " ") for part in owner.split("/")]
+    return _with_owner(_derived(name), ", ".join(owners))
 
 
 def _with_owner(words: str, owner: str) -> str:
@@ -209,6 +221,8 @@ def _with_owner(words: str, owner: str) -> str:
 
 def _derived(name: str) -> str:
     """Return words for the last part of a key, such as `mean speed (s)` for `speed_s_mean`."""
+    if name in _OF_INFOS:
+        return _OF_INFOS[name]
     for ending, words in _ENDINGS.items():
         stem = name.removesuffix(ending)
         if stem and stem != name:

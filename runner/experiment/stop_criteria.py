@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.metric_words import words_of
+from runner.config.metric_words import COUNTERS, words_of
 from runner.config.schemas import ExperimentConfig
 
 _OVER_EPISODES = re.compile(r"env_runners/(episode_(return|len)_(mean|min)|(agent|module)_episode_return_mean/.+)")
@@ -23,7 +23,10 @@ class MetCriterion:
     bound: float
 
     def __str__(self) -> str:
-        return f"{words_of(self.metric)} {self.value:g} >= {self.bound:g}"
+        words = words_of(self.metric)
+        if self.metric in COUNTERS:
+            return f"reached {self.bound:,.10g} {words.removesuffix('s') if self.bound == 1 else words}"
+        return f"{words} {self.value:g} >= {self.bound:g}"
 
     @property
     def key(self) -> str:

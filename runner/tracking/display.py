@@ -51,9 +51,9 @@ class DisplayInfo:
 
         Criteria that exceed `width` columns are wrapped. Facts are not, so that they can be copied.
         """
-        indent = max(map(len, ("stop at", *self.facts))) + 4
+        indent = max(map(len, ("stop when", *self.facts))) + 4
         lines = [f"  {name}".ljust(indent) + value for name, value in self.facts.items()]
-        stop = "  stop at".ljust(indent)
+        stop = "  stop when".ljust(indent)
         for number, criterion in enumerate(headline.stop_texts(self.stop, self.fewest_episodes)):
             joined = f" or {criterion}" if number else criterion
             if number and width is not None and len(stop + joined) > width:

@@ -97,33 +97,16 @@ def duration_text(seconds: float) -> str:
     return f"{days}d {text}" if days else text
 
 
-# Metric that only grows -> its words in the banner; {} stands for the bound.
-_CRITERIA = {
-    ITERATION: "{} iterations",
-    ENV_STEPS: "{} env steps",
-    GRADIENT_STEPS: "{} gradient updates",
-    "num_env_steps_trained_lifetime": "{} trained env steps",
-    "num_episodes_lifetime": "{} episodes",
-    TOTAL_S: "{} seconds",
-}
-
-
-def _criterion_text(name: str, value: float) -> str:
-    bound = f"{value:,.10g}"
-    text = _CRITERIA[name].format(bound) if name in _CRITERIA else f"{words_of(name)} >= {bound}"
-    return text.removesuffix("s") if text.startswith("1 ") else text
-
-
 def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:
-    """Return the stop criteria as strings. The run ends when one of them is met.
+    """Return the stop criteria as conditions. The run ends when one of them is met.
 
     Args:
         stop: metric -> bound.
         fewest_episodes: metric -> number of episodes it is computed over before it counts.
     """
     over = {name: f" over {num:,} episodes" for name, num in fewest_episodes.items()}
-    texts = [f"{_criterion_text(name, float(value))}{over.get(name, '')}" for name, value in stop.items()]
-    return texts or ["no limit (until interrupted)"]
+    texts = [f"{words_of(name)} >= {float(value):,.10g}{over.get(name, '')}" for name, value in stop.items()]
+    return texts or ["interrupted"]
 
 
 _LARGE_RETURN = 100

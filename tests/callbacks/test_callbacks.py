@@ -265,10 +265,10 @@ def test_a_run_hears_of_checkpoints_and_its_end(tmp_path: Path) -> None:
     assert told(*run, "stop={training_iteration: 2}", "checkpoint.every_iterations=1") == [
         "saved iteration_000001",
         "saved iteration_000002",
-        "stop finished iterations 2 >= 2",
+        "stop finished reached 2 iterations",
     ]
     resumed = told("resume", "run", "stop.training_iteration=3")
-    assert resumed == ["loaded 2", "saved iteration_000003", "stop finished iterations 3 >= 3"]
+    assert resumed == ["loaded 2", "saved iteration_000003", "stop finished reached 3 iterations"]
 
 
 def train_long(trainer: Trainer) -> None:

@@ -102,8 +102,8 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
 @pytest.mark.parametrize(
     ("overrides", "told", "key"),
     [
-        ([], "iterations 2 >= 2", "stop.training_iteration"),
-        (["algorithm.lr=1e-2", "stop.training_iteration=1"], "iterations 2 >= 1", "stop.training_iteration"),
+        ([], "reached 2 iterations", "stop.training_iteration"),
+        (["algorithm.lr=1e-2", "stop.training_iteration=1"], "reached 1 iteration;", "stop.training_iteration"),
         (
             ["stop.training_iteration=null", "stop.env_runners.episode_len_max=3"],
             "longest episode (env steps) ",
@@ -186,7 +186,7 @@ def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run
 @pytest.mark.parametrize(
     ("verb", "words", "output"),
     [
-        ("resume", ["stop.training_iteration=3"], "finished: iterations 3"),
+        ("resume", ["stop.training_iteration=3"], "finished: reached 3 iterations"),
         ("evaluate", ["evaluation.evaluation_duration=1"], "evaluated "),
         ("export", ["lr=0.1/policy=1.onnx"], "policy=1.onnx"),
         ("report", [], "report.html"),

@@ -17,13 +17,13 @@ from runner.cli.verbs import GROUPS, VERBS, options_of
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 
 CARTPOLE = "+experiment=ppo_cartpole"
-NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them\n"
+NOT_CHECKED = "  not checked  environments, pipelines, modules (use --build to build them and take one step)\n"
 
 
 def test_validate_accepts(run_cli: RunCli) -> None:
     result = run_cli("validate", CARTPOLE)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == f"ppo_cartpole: no problems\n{NOT_MADE}"
+    assert result.stdout == f"ppo_cartpole: no problems\n{NOT_CHECKED}"
 
 
 def test_validate_reports_all_mistakes(run_cli: RunCli) -> None:
@@ -42,7 +42,7 @@ def test_debug_adds_the_stack_trace(run_cli: RunCli) -> None:
 
 def test_validate_checks_every_value_of_a_sweep(run_cli: RunCli) -> None:
     good = run_cli("validate", CARTPOLE, "-m", "stop.training_iteration=1,2", "seed=range(0,3)")
-    assert good.stdout == f"ppo_cartpole: no problems in 4 configurations that cover the sweep\n{NOT_MADE}"
+    assert good.stdout == f"ppo_cartpole: no problems in 4 configurations that cover the sweep\n{NOT_CHECKED}"
     bad = run_cli("validate", CARTPOLE, "-m", "seed=1,2,-3", "algorithm.lr=1,two")
     assert bad.returncode == 2
     assert "override seed=-3" in bad.stderr

@@ -51,7 +51,7 @@ FIELDS = tuple(each.name for each in fields(Problem))
 # A line of progress: iteration, env steps, return or rows, speed.
 PROGRESS = re.compile(r"iter |\s+\d+\s+\d[\d,]*\s+[-\d.,]+\s+\d[\d,]*\s")
 # What a run at reduced size ends by is its size.
-FINISHED = re.compile(r"^finished: [\w ().,]+ \S+ >= \S+$")
+FINISHED = re.compile(r"^finished: (?:reached [\d,]+ [\w ]+|[\w ().,]+ \S+ >= \S+)$")
 
 
 @dataclass
@@ -159,7 +159,7 @@ def _pattern(line: str) -> str:
     """What a documented line may be at another size: other numbers, paths and units; a progress line has its labels."""
     line = line.strip()
     if FINISHED.match(line):
-        return r"finished: [^:]+ \S+ >= \S+"
+        return FINISHED.pattern
     if line.startswith("iter "):  # columns that come later depend on what an iteration has: an evaluation, time left
         line = re.split(r" (?:entropy|elapsed|evaluation|\.\.\.)", line)[0].rstrip() + " ..."
     pattern, end = "", 0
@@ -169,6 +169,6 @@ def _pattern(line: str) -> str:
     pattern += re.escape(line[end:])
     if line.startswith("recorded "):
         pattern = pattern.replace(r"\s+in\s+data", r"(?:; .* left out)?\s+in\s+data")
-    if line.startswith("stop at "):
-        return pattern.replace("iterations", "iterations?") + "(?: or .*)?"
+    if line.startswith("stop when "):
+        return pattern + "(?: or .*)?"
     return pattern

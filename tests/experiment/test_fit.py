@@ -41,7 +41,7 @@ def test_a_fit_is_a_run_of_the_command_line(
     assert checkpoints_of(fitted) == checkpoints_of(typed)
     assert (fitted / ".hydra" / "config.yaml").read_text() == (typed / ".hydra" / "config.yaml").read_text()
     assert (fitted / "runner.log").exists()
-    assert result_of(fitted)["stop_reason"] == "iterations 3 >= 3"
+    assert result_of(fitted)["stop_reason"] == "reached 3 iterations"
     assert (record.path, record.status, record.experiment) == (fitted, "finished", CARTPOLE)
     assert record.checkpoint == str(fitted / "checkpoints" / "iteration_000003")
     assert list(record.columns["training_iteration"]) == [1, 2, 3]
@@ -78,7 +78,7 @@ def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
         record = fit(trainer)
     assert record.path == first.path
     assert [line["training_iteration"] for line in progress_of(record.path)] == [1, 2, 3, 4]
-    assert result_of(record.path)["stop_reason"] == "iterations 4 >= 4"
+    assert result_of(record.path)["stop_reason"] == "reached 4 iterations"
 
 
 def test_a_run_dir_holds_one_run(tmp_path: Path) -> None:

@@ -228,11 +228,11 @@ def test_all_modules_are_in_one_report() -> None:
 def test_the_verb(run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     good = run_main("validate", "--build", CARTPOLE)
     assert (good.code, good.err) == (0, "")
-    assert good.out.startswith("ppo_cartpole: no problems\n  made      CartPole-v1\n")
+    assert good.out.startswith("ppo_cartpole: no problems\n  checked      CartPole-v1\n")
     module = f"module._target_={HERE}.UnbuildableModule"
     plain = run_main("validate", CARTPOLE, module)
     assert plain.code == 0
-    assert plain.out.splitlines()[-1].startswith("  not made  environments, pipelines, modules; validate --build")
+    assert plain.out.splitlines()[-1].startswith("  not checked  environments, pipelines, modules (use --build")
     bad = run_main("validate", "--build", CARTPOLE, module)
     assert (bad.code, bad.out) == (2, "")
     assert bad.err.startswith("1 problem in the configuration")

@@ -13,7 +13,6 @@ import pytest
 
 from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
-from runner.config.metric_words import words_of
 from runner.experiment.run_records import continued_run
 from runner.tracking.known_run import RUN_FILE, write_known_run
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
@@ -53,7 +52,7 @@ def test_files_of_a_run_dir(run_main: Run, tmp_path: Path) -> None:
     assert steps == sorted(set(steps))
     result = result_of(run_dir)
     assert {name: result[name] for name in lines[-1]} == lines[-1]
-    assert (result["status"], result["stop_reason"]) == ("finished", "iterations 3 >= 3")
+    assert (result["status"], result["stop_reason"]) == ("finished", "reached 3 iterations")
     assert result["mlflow_run_id"] is None
     assert result["checkpoint"] == str(run_dir / "checkpoints" / "iteration_000003")
     assert checkpoints_of(run_dir) == ["iteration_000002", "iteration_000003"]
@@ -81,7 +80,7 @@ def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
     assert f"  run dir      {tmp_path / 'run'}" in lines
     header = next(number for number, line in enumerate(lines) if line.split()[:2] == ["iter", "env"])
     assert [line.split()[0] for line in lines[header + 1 : header + 3]] == ["1", "2"]  # first and last iteration
-    assert "finished: iterations 2 >= 2" in lines
+    assert "finished: reached 2 iterations" in lines
     assert any("runner resume " in line for line in lines)
     assert "\x1b" not in outcome.out
 
@@ -108,22 +107,27 @@ def test_display_none_prints_nothing(run_main: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "metric", "bound"),
+    ("stop", "metric", "bound", "reason"),
     [
-        ("training_iteration=2", "training_iteration", 2),
-        ("num_env_steps_sampled_lifetime=500", "num_env_steps_sampled_lifetime", 500),
-        ("env_runners.episode_return_mean=15", "env_runners/episode_return_mean", 15),
-        ("learners.default_policy.num_minibatch_updates=1", "learners/default_policy/num_minibatch_updates", 1),
-        ("time_total_s=0.01", "time_total_s", 0.01),
+        ("training_iteration=2", "training_iteration", 2, "reached 2 iterations"),
+        ("num_env_steps_sampled_lifetime=1e3", "num_env_steps_sampled_lifetime", 1000, "reached 1,000 env steps"),
+        ("env_runners.episode_return_mean=15", "env_runners/episode_return_mean", 15, "mean return {:g} >= 15"),
+        (
+            *("learners.default_policy.num_minibatch_updates=1", "learners/default_policy/num_minibatch_updates", 1),
+            "gradient steps per iteration (default_policy) {:g} >= 1",
+        ),
+        ("time_total_s=0.01", "time_total_s", 0.01, "reached 0.01 seconds of training"),
     ],
 )
-def test_any_metric_stops_a_run(run_main: Run, tmp_path: Path, stop: str, metric: str, bound: float) -> None:
+def test_any_metric_stops_a_run(
+    run_main: Run, tmp_path: Path, stop: str, metric: str, bound: float, reason: str
+) -> None:
     outcome = run_main(*TRAIN, "env_runners.metrics_num_episodes_for_smoothing=1", f"stop.{stop}")
     assert outcome.code == 0, outcome.err
     *before, last = progress_of(tmp_path / "run")
     assert last[metric] >= bound
     assert all(line[metric] is None or line[metric] < bound for line in before)
-    assert result_of(tmp_path / "run")["stop_reason"].startswith(f"{words_of(metric)} {last[metric]:g} >= {bound:g}")
+    assert result_of(tmp_path / "run")["stop_reason"] == reason.format(last[metric])
 
 
 def test_the_metric_of_an_evaluation_stops_a_run(run_main: Run, tmp_path: Path) -> None:

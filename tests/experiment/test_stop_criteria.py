@@ -23,7 +23,7 @@ def test_met_criteria_are_those_at_or_above_their_bound() -> None:
     config = config_of("stop.training_iteration=5", f"stop.{RETURN}=100", "stop.time_total_s=60")
     result = {"time_total_s": 60.0, "training_iteration": 4, RETURN: 100.5, "num_episodes_lifetime": 100}
     met = met_criteria(config, result)
-    assert list(map(str, met)) == ["mean return 100.5 >= 100", "seconds of training 60 >= 60"]
+    assert list(map(str, met)) == ["mean return 100.5 >= 100", "reached 60 seconds of training"]
     assert [criterion.key for criterion in met] == ["stop.env_runners.episode_return_mean", "stop.time_total_s"]
 
 
@@ -82,5 +82,5 @@ def test_one_lucky_episode_does_not_end_a_run(run_main: Any) -> None:
         "stop.env_runners.episode_return_mean=100",
     )
     assert outcome.code == 0, outcome.err
-    assert "stop at      mean return >= 100 over 11 episodes" in outcome.out
+    assert "stop when    mean return >= 100 over 11 episodes" in outcome.out
     assert "iterations  5" in outcome.out, outcome.out

@@ -46,7 +46,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     notebook = client.run()
     fit = cell_with(notebook, "run = fit(trainer)")
     (live,) = outputs_of(fit, "text/html")
-    assert "finished: iterations 3 &gt;= 3" in live
+    assert "finished: reached 3 iterations" in live
     assert "data:image/svg+xml;base64," in live
     assert "iter " not in printed_by(fit)  # the plain display
     (record,) = outputs_of(cell_with(notebook, "read_run(run.path)"), "text/html")
@@ -58,7 +58,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     (counted,) = outputs_of(cell_with(notebook, "len(run.columns"), "text/plain")
     assert counted.startswith("(3, ")
     (longer,) = outputs_of(cell_with(notebook, "longer = fit(trainer)"), "text/html")
-    assert "finished: iterations 5 &gt;= 5" in longer
+    assert "finished: reached 5 iterations" in longer
     assert "checked" in printed_by(cell_with(notebook, "-m runner export"))
     (total,) = outputs_of(cell_with(notebook, "LocalPolicy("), "text/plain")
     assert float(total) > 5
@@ -84,7 +84,7 @@ def test_plans_and_pipelines(tmp_path: Path) -> None:
     (acting,) = outputs_of(cell_with(notebook, "trainer.pipelines().env_to_module"), "image/svg+xml")
     assert "MeanStdFilter" in acting
     live, record = outputs_of(cell_with(notebook, "run = fit(trainer)"), "text/html")
-    assert "finished: iterations 3" in live
+    assert "finished: reached 3 iterations" in live
     assert "Learner" in record
     assert re.search(r"did you mean +ParallelRollouts", printed_by(cell_with(notebook, "except ConfigError")))
 

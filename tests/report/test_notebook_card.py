@@ -12,7 +12,7 @@ from runner import read_run
 from runner.config.errors import UserError
 from tests.report.folders import EVIL, METRIC, progress_line, write_run
 
-FINISHED = {"status": "finished", "stop_reason": "iterations 9 >= 9", "checkpoint": "c", "best_checkpoint": "b"}
+FINISHED = {"status": "finished", "stop_reason": "reached 9 iterations", "checkpoint": "c", "best_checkpoint": "b"}
 LINES = [progress_line(number) for number in range(1, 10)]
 
 

@@ -374,7 +374,7 @@ def test_a_real_run(run_main: Run, tmp_path: Path) -> None:
     assert run_main(*run).code == 0
     outcome = run_main("report", "run")
     assert outcome.code == 0, outcome.err
-    assert "status   finished: iterations" in outcome.out
+    assert "status   finished: reached 3 iterations" in outcome.out
     assert "3" in {fact.value for fact in page_of(tmp_path / "run").facts}
 
 

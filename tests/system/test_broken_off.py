@@ -124,7 +124,7 @@ def test_a_long_iteration_of_a_real_process(start_main: Callable[..., Any], tmp_
     process = start_main(*STARTS["a2c"], *start, f"checkpoint.upload_to=file://{bucket}")
     deadline = time.monotonic() + WAIT_S
     while (
-        "stop at" not in (tmp_path / "run/runner.log").read_text() if (tmp_path / "run/runner.log").exists() else True
+        "stop when" not in (tmp_path / "run/runner.log").read_text() if (tmp_path / "run/runner.log").exists() else True
     ):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()

@@ -43,7 +43,7 @@ def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     command = [sys.executable, "-m", "runner", *arguments]
     result = subprocess.run(command, cwd=CORRIDOR, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
-    assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
+    assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
 def test_a_callback_reports_why_episodes_end(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     command += [f"hydra.run.dir={run_dir}"]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
-    assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
+    assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experi
     command += [f"hydra.run.dir={run_dir}"]
     result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
-    assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
+    assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
 OF_RECORDED_EPISODES = ("mirrored", "equal_actions", "first_episodes")
@@ -178,7 +178,7 @@ def learns_what_was_recorded(
     command = [sys.executable, "-m", "runner", *arguments, *overrides]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
-    assert result_of(run_dir)["stop_reason"].startswith("evaluation/env_runners/episode_return_mean")
+    assert result_of(run_dir)["stop_reason"].startswith("mean evaluation return ")
     assert "WARNING" not in result.stderr
     assert "core_worker" not in result.stderr
 

@@ -187,7 +187,7 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
     (run_dir / "result.json").unlink()
     outcome = run_main("resume", str(run_dir))
     assert outcome.code == 0, outcome.err
-    assert "no changes" in outcome.out
+    assert "configuration unchanged" in outcome.out
     assert _lines(run_dir) == before
     assert result_of(run_dir)["status"] == "finished"
     assert checkpoints_of(run_dir) == ["iteration_000002"]

@@ -177,7 +177,7 @@ def test_nothing_is_cut_off_or_wrapped_in_a_narrow_terminal(width: int) -> None:
         assert words in text
     display.finish([])
     if width == 40:  # a criterion is never divided
-        assert "  stop at      40,000 env steps\n" in console.export_text(clear=False)
+        assert "  stop when    env steps >= 40,000\n" in console.export_text(clear=False)
         assert "\n               or mean return >= 450\n" in console.export_text()
 
 
