@@ -108,14 +108,7 @@ def curves(
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
     x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if style.is_small else 8)
     x = alt.X("x:Q", title=None if style.is_small else x_title, axis=x_axis, scale=alt.Scale(nice=False))
-    scale = _scale(style.is_log)
-    y_axis = (
-        alt.Axis(tickCount=4 if style.is_small else 6, format=".3~g")
-        if style.is_log
-        else alt.Axis(tickCount=4 if style.is_small else 6)
-    )
-    y_title_shown = None if style.is_small else y_title
-    y = alt.Y("y:Q", title=y_title_shown, axis=y_axis, scale=scale)
+    y = _vertical("y", y_title, style)
     tooltip = _tooltip(x_title, y_title, len(series) > 1 or style.has_others, band)
 
     points = alt.Chart(alt.NamedData(POINTS)).encode(x=x)
@@ -130,34 +123,45 @@ def curves(
         y=y,
         strokeDash=alt.when(alt.datum.part == DASHED).then(alt.value([5, 4])).otherwise(alt.value([1, 0])),
         detail=["series:N", "part:N"],
-        opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12)),
+        opacity=_faded(chosen, 1, 0.12),
     )
     layers: list[alt.Chart] = [lines.add_params(chosen).properties(name="lines")]
     if style.is_marked:
-        shown = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
         marks = base.transform_filter(alt.datum.marked).mark_point(filled=True, size=24)
-        layers.append(marks.encode(y=y, opacity=shown))
+        layers.append(marks.encode(y=y, opacity=_faded(chosen, 1, 0.12)))
     layers.append(_nearest(base.encode(y=y), tooltip))
     if not style.is_stepped:
         # Without smoothing, this line is the same as the other one.
         raw = base.transform_calculate("unsmoothed", "isValid(datum.raw) ? datum.raw : datum.y")
         raw = raw.mark_line(strokeWidth=1, strokeJoin="round").encode(
-            y=alt.Y("unsmoothed:Q", title=y_title_shown, axis=y_axis, scale=scale),
+            y=_vertical("unsmoothed", y_title, style),
             detail=["series:N", "part:N"],
-            opacity=alt.when(chosen).then(alt.value(_RAW_OPACITY)).otherwise(alt.value(0.04)),
+            opacity=_faded(chosen, _RAW_OPACITY, 0.04),
         )
         layers.insert(0, raw.properties(name=RAW))
     if band:
         area = base.mark_area().encode(
-            y=alt.Y("low:Q", title=y_title_shown, axis=y_axis, scale=scale),
+            y=_vertical("low", y_title, style),
             y2="high:Q",
-            opacity=alt.when(chosen).then(alt.value(0.17)).otherwise(alt.value(0.02)),
+            opacity=_faded(chosen, 0.17, 0.02),
         )
         layers.insert(0, area)
     if style.has_others:
         others = alt.Chart(alt.NamedData(OTHERS)).mark_line(color=_GREY, strokeWidth=1, opacity=0.45)
         layers.insert(0, others.encode(x=x, y=y, detail="series:N", tooltip=tooltip[:3]))
     return _without_theme(alt.LayerChart(layer=layers))
+
+
+def _vertical(field: str, title: str, style: CurveStyle) -> alt.Y:
+    """Return the vertical axis of a field."""
+    num_ticks = 4 if style.is_small else 6
+    axis = alt.Axis(tickCount=num_ticks, format=".3~g") if style.is_log else alt.Axis(tickCount=num_ticks)
+    return alt.Y(f"{field}:Q", title=None if style.is_small else title, axis=axis, scale=_scale(style.is_log))
+
+
+def _faded(chosen: alt.Parameter, chosen_opacity: float, opacity: float) -> Any:
+    """Return the opacity of the lines that the legend selects, and of the others."""
+    return alt.when(chosen).then(alt.value(chosen_opacity)).otherwise(alt.value(opacity))
 
 
 def _without_theme(chart: _AltairChart) -> Chart:
