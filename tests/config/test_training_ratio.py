@@ -107,7 +107,7 @@ def test_no_experiment_trains_on_sampled_steps_less_than_once(name: str) -> None
 
 def test_validate_and_the_banner_warn(run_main: Callable[..., Outcome]) -> None:
     few = ("algorithm=dqn", "env=cartpole", "algorithm.training_intensity=0.1", "stop.training_iteration=1")
-    assert "  warning   the plan trains on each sampled env step 0.1 times" in run_main("validate", *few).out
+    assert "  warning      the plan trains on each sampled env step 0.1 times" in run_main("validate", *few).out
     out = run_main(*few, "tracking=none", "module.fcnet_hiddens=[4]").out
     assert "  warning      the plan trains on each sampled env step 0.1 times" in out
     assert "  updates      1 of 32 rows for every 320 env steps" in out
