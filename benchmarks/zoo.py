@@ -129,8 +129,13 @@ def main() -> None:
     missing = [one for name in arguments.experiments for one in zoo.missing(name, EXPERIMENTS[name], arguments.again)]
     print(f"{len(missing)} runs to train", flush=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        for done in [pool.submit(zoo.train, *one) for one in missing]:
-            done.result()
+        futures = [pool.submit(zoo.train, *one) for one in missing]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:  # also Ctrl-C, which ends the runs in progress with a checkpoint
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 if __name__ == "__main__":

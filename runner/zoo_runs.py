@@ -120,7 +120,7 @@ class Experiment:
             command += ["resume", str(run_dir)]
         else:
             command += ["train", self.name, f"seed={seed}", "tracking=none", f"hydra.run.dir={run_dir}"]
-        subprocess.run([*command, *arguments], check=True)
+        _run([*command, *arguments])
         result, facts = (_json_of(run_dir / name) for name in ("result.json", "environment.json"))
         return ZooRun(
             experiment=self.name,
@@ -142,7 +142,7 @@ def stored_runs(path: Path | None = None) -> dict[str, dict[int, ZooRun]]:
     """Return experiment -> seed -> its newest run."""
     path = zoo_dir() / "runs.jsonl" if path is None else path
     runs: dict[str, dict[int, ZooRun]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         run = ZooRun(**json.loads(line))
         runs.setdefault(run.experiment, {})[run.seed] = run
     return {experiment: dict(sorted(runs[experiment].items())) for experiment in sorted(runs)}
@@ -159,6 +159,18 @@ def digest_of(run_dir: Path) -> str:
     for line in (run_dir / "progress.jsonl").read_text(encoding="utf-8").splitlines():
         digest.update(json.dumps(without_times(json.loads(line)), sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]
+
+
+def _run(command: list[str]) -> None:
+    """Run a command. After Ctrl-C, which the command also gets, wait until it has written its checkpoint."""
+    with subprocess.Popen(command) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
+    if code != 0:
+        raise subprocess.CalledProcessError(code, command)
 
 
 def _json_of(path: Path) -> Any:

@@ -43,7 +43,7 @@ def check_folder(path: Path, expected: str, where: str | None = None) -> None:
         where: location of a problem, or None for the path.
 
     Raises:
-        UserError: there is no folder at this path.
+        UserError: the folder does not exist.
     """
     if not path.is_dir():
         what = "this is a file, not a folder" if path.exists() else "the folder does not exist"

@@ -120,7 +120,7 @@ class FollowedFolder:
     def update(self) -> Update:
         """Return the current page. If rendering is slow, it may be some seconds old.
 
-        The JSON contains `html`, `specs`, `title` and `is_running`, or only `problem`, the reason why there is no page.
+        The JSON contains `html`, `specs`, `title` and `is_running`, or only `problem`, the reason for a missing page.
         """
         with self._lock:
             started_s = time.monotonic()

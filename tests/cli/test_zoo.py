@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +15,7 @@ import pytest
 
 import runner.zoo_runs
 from runner.zoo_runs import Experiment, ZooRun, stored_runs
-from tests.conftest import Outcome
+from tests.conftest import ROOT, WAIT_S, Outcome, progress_of, wait_until
 
 NAME = "ppo_minigrid_empty"
 pytestmark = pytest.mark.slow
@@ -72,6 +76,19 @@ def test_a_run_that_differs(
     result = run_main("zoo", "verify", NAME, "--seed", "1")
     assert result.code == code, result.err
     assert text in result.out + result.err
+
+
+def test_an_interrupted_run_has_a_checkpoint(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    code = f"""from pathlib import Path
+from runner.zoo_runs import Experiment
+Experiment.read("ppo_lunarlander").train(0, Path({str(run_dir)!r}), "--quiet")
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as process:
+        wait_until(lambda: (run_dir / "progress.jsonl").is_file() and progress_of(run_dir))
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(WAIT_S) != 0
+    assert list(run_dir.glob("checkpoints/iteration_*"))
 
 
 def test_unknown_runs(run: ZooRun, store: Callable[..., None], run_main: Callable[..., Outcome]) -> None:
