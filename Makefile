@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= train ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test test-fast slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
+.PHONY: setup run test test-fast slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check suites bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -68,6 +68,14 @@ ZOO ?=
 
 zoo: setup .peers/rliable/.installed
 	$(BIN)/python benchmarks/zoo.py $(ZOO)
+	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
+
+# The same training in runner, Stable-Baselines3 and a bare loop (hours), on the page docs/results.md. An interrupted
+# `make suites` continues. SUITES="--experiments sac_hopper --seeds 1" measures only some.
+SUITES ?=
+
+suites: setup .peers/sb3/.installed .peers/rliable/.installed
+	$(BIN)/python benchmarks/suites.py $(SUITES)
 	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
 
 # Draw the curves of `make learning` into docs/pictures/learning.

@@ -102,13 +102,14 @@ def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
     return [by_name[name] for name in names]
 
 
-def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
+def run_peer(peer: Peer, flags: Sequence[str], timeout_s: float = TIMEOUT_S) -> Result:
     """Run one peer in a separate process."""
-    result = run_system(peer.name, [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args])
+    command = [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args]
+    result = run_system(peer.name, command, timeout_s=timeout_s)
     return {**result, "peer": peer.name}
 
 
-def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Result:
+def run_system(name: str, command: Sequence[str], is_result: bool = True, timeout_s: float = TIMEOUT_S) -> Result:
     """Run a system's process and return its result: the last line of stdout that starts with {, if `is_result`."""
     env = one_thread_env()
     if name.startswith(OURS):  # measure this checkout even if another one is installed; Ray's workers inherit the path
@@ -116,14 +117,14 @@ def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Res
     shown = " ".join(command)
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except OSError as error:
         raise SystemExit(
             f"cannot start {name}: {error}; run `make peers`, or set its interpreter (see --help)"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"{name} has not finished after {TIMEOUT_S:.0f} s:\n  {shown}") from None
+        raise SystemExit(f"{name} has not finished after {timeout_s:.0f} s:\n  {shown}") from None
     if done.returncode != 0:
         raise SystemExit(f"{name} failed, exit code {done.returncode}:\n  {shown}\n{done.stderr[-4000:]}")
     if not is_result:

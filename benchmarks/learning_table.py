@@ -2,7 +2,8 @@
 
 Runs are lines of `zoo/runs.jsonl`; experiments that it does not contain come from
 `benchmarks/results/learning/results.jsonl`. Runs on recorded data and with external simulators are summaries in
-`benchmarks/results/recorded_data.jsonl` and `benchmarks/results/simulators.jsonl`.
+`benchmarks/results/recorded_data.jsonl` and `benchmarks/results/simulators.jsonl`. The pages of `suites.py` and
+`gpu.py` in `benchmarks/results` become sections, if they exist.
 
 Intervals are 95 % bootstrap intervals of the inter-quartile mean (rliable: Agarwal et al., 2021,
 https://arxiv.org/abs/2108.13264). A run that misses its target counts with all of its env steps.
@@ -23,6 +24,7 @@ RESULTS = Path("benchmarks/results")
 ZOO, LEARNING = Path("zoo/runs.jsonl"), RESULTS / "learning/results.jsonl"
 TRAINING_CURVES = RESULTS / "learning/curves"
 RECORDED_DATA, SIMULATORS = RESULTS / "recorded_data.jsonl", RESULTS / "simulators.jsonl"
+PAGES = (RESULTS / "suites.md", RESULTS / "gpu.md")
 PAGE, PICTURES = Path("docs/results.md"), Path("docs/pictures/learning")
 # Suite -> parts of the names of its experiments. An experiment belongs to the first suite that has a part of its name.
 SUITES = {
@@ -252,8 +254,10 @@ def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[
     return rows
 
 
-def page_of(runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Path = PICTURES) -> str:
-    """Return the page docs/results.md: protocol, a table per suite with curves, and figures of other libraries."""
+def page_of(
+    runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Path = PICTURES, pages: Sequence[Path] = PAGES
+) -> str:
+    """Return the page docs/results.md: protocol, a table per suite with curves, other pages, published figures."""
     cached = functools.cache(interval)
 
     def once(values: Sequence[float]) -> tuple[float, float, float]:
@@ -277,8 +281,15 @@ def page_of(runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Pat
         shown = [name for name in CURVES.get(suite, ()) if (pictures / f"{name}.svg").is_file()]
         section += [f"![{name}: return over training](pictures/learning/{name}.svg)" for name in shown]
         sections.append("\n".join([*section, ""] if shown else section))
+    sections += [section_of(page) for page in pages if page.is_file()]
     sections += [_others_section(runs, once), LIMITATIONS]
     return "\n".join(sections)
+
+
+def section_of(page: Path) -> str:
+    """Return a page with headings that are one level lower."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in [*lines, ""])
 
 
 def write_page(interval: Interval) -> None:

@@ -1,6 +1,6 @@
-"""A plain SAC loop with torch, gymnasium's Pendulum and a ring of numpy arrays.
+"""A plain SAC loop with torch, a Gymnasium environment and a ring of numpy arrays.
 
-This is how an engineer would write SAC on Pendulum without a library: one environment, one env step, one batch
+This is how an engineer would write SAC without a library: one environment, one env step, one batch
 from the ring, and one step of Adam each for the Q functions, the policy and the temperature.
 """
 
@@ -42,8 +42,8 @@ class Loop:
 
     def __init__(self, cfg: SACSettings) -> None:
         self._cfg, self._rng = cfg, np.random.default_rng(cfg.seed)
-        self._env = gymnasium.make("Pendulum-v1")
-        self._obs, _ = self._env.reset(seed=cfg.seed)
+        self._env = gymnasium.make(cfg.env)
+        self._obs = self._reset(cfg.seed)
         space = self._env.action_space
         self._high, self._num_actions = space.high, space.shape[0]
         num_obs = len(self._obs)
@@ -63,19 +63,35 @@ class Loop:
 
     def step(self) -> None:
         """Take one env step, and make one update once there are enough steps."""
-        with torch.no_grad():
-            action, _ = self._sample(torch.from_numpy(self._obs)[None])
-        action = action[0].numpy()
+        action = self._act()
         next_obs, reward, terminated, truncated, _ = self._env.step(action * self._high)
+        next_obs = next_obs.astype(np.float32, copy=False)
         self._ring.add(self._obs, next_obs, action, float(reward), terminated)
         self._obs, self._return = next_obs, self._return + float(reward)
         if terminated or truncated:
             self.returns.append(self._return)
             self._return = 0.0
-            self._obs, _ = self._env.reset()
+            self._obs = self._reset()
         self.env_steps += 1
         if self.env_steps > self._cfg.learning_starts:
             self._update()
+
+    def _reset(self, seed: int | None = None) -> np.ndarray:
+        return self._env.reset(seed=seed)[0].astype(np.float32, copy=False)
+
+    def _act(self) -> np.ndarray:
+        """Return an action in [-1, 1]: random at first, then of the policy."""
+        if self.env_steps < self._cfg.random_steps:
+            return self._rng.uniform(-1.0, 1.0, self._num_actions).astype(np.float32)
+        with torch.no_grad():
+            action, _ = self._sample(torch.from_numpy(self._obs)[None])
+        return action[0].numpy()
+
+    @torch.no_grad()
+    def best_action(self, obs: np.ndarray) -> np.ndarray:
+        """Return the action of the deterministic policy, in the units of the environment."""
+        mean, _ = self._pi(torch.from_numpy(obs.astype(np.float32, copy=False))).chunk(2, -1)
+        return mean.tanh().numpy() * self._high
 
     def _sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions and their log densities."""

@@ -13,7 +13,12 @@ NUM_CRITICS, NUM_QUANTILES, NUM_DROPPED = 2, 25, 2  # TQC, as in SB3-contrib
 
 @dataclass(frozen=True)
 class SACSettings(Settings):
-    """One run of one peer on Pendulum; the settings are the same for every peer. One update per env step."""
+    """One run of one peer; the settings are the same for every peer. One update per env step.
+
+    Attributes:
+        env: environment of the bare loop; the other peers use Pendulum.
+        random_steps: initial env steps of the bare loop with uniformly random actions.
+    """
 
     num_envs: int = 1
     lr: float = 1e-3
@@ -24,3 +29,5 @@ class SACSettings(Settings):
     learning_starts: int = 500
     replay_capacity: int = 50_000
     algorithm: str = SAC
+    env: str = "Pendulum-v1"
+    random_steps: int = 0

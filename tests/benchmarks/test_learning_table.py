@@ -75,3 +75,9 @@ def test_a_fixed_number_of_env_steps_is_compared_with_the_published_return(tmp_p
     assert fixed_row_of("ppo_hopper", runs, mean_and_ends, tmp_path) == (
         "| `ppo_hopper` | 1M | 2,383 | **2500** | 2500 [2000, 3000] | 1 of 2 | 4.1k, 1 of 2 | 1.5 | 0.2 |"
     )
+
+
+def test_pages_of_other_benchmarks_become_sections(tmp_path: Path) -> None:
+    (tmp_path / "gpu.md").write_text("# A GPU\n\nText.\n\n## Atari\n")
+    page = page_of({}, mean_and_ends, pages=[tmp_path / "suites.md", tmp_path / "gpu.md"])
+    assert "\n## A GPU\n\nText.\n\n### Atari\n\n## Published" in page

@@ -172,6 +172,7 @@ SAMPLED = {
     "qmix_two_step_game": _REPLAY,
     "rainbow_cartpole": (*_CONTINUOUS_REPLAY, "module.num_atoms=11"),
     "sac_cartpole_discrete": _CONTINUOUS_REPLAY,
+    "sac_hopper": (*_CONTINUOUS_REPLAY, "module.fcnet_hiddens=[16,16]"),
     "sac_lunarlander_continuous": _CONTINUOUS_REPLAY,
     "sac_multi_agent_pendulum": _CONTINUOUS_REPLAY,
     "sac_pendulum": _CONTINUOUS_REPLAY,

@@ -1,0 +1,97 @@
+"""Shared code of the systems of `benchmarks/suites.py`: the task, the clock and the JSON line.
+
+It uses only the standard library, because each system runs in a separate environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Inherited by every process that a system starts; the system itself calls torch.set_num_threads(1).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+EVALUATION_SEED = 10_000  # differs from the seeds of training
+PPO, SAC, DQN = "ppo", "sac", "dqn"
+CLIP = 10.0  # largest absolute value of normalised observations and rewards
+ADAM_EPSILON = 1e-8  # torch's default, which runner uses
+
+
+@dataclass(frozen=True)
+class Task:
+    """An experiment for one system and one seed.
+
+    Attributes:
+        env: id of a Gymnasium environment, or the name of a MinAtar game.
+        num_env_steps: env steps of training; systems complete their last batch.
+        num_episodes: episodes of the evaluation at the end.
+        settings: names and values of the experiment's `algorithm` block.
+        hiddens: widths of the fully connected layers of policy and value function, or of the Q functions.
+        overrides: overrides of the experiment, for runner.
+    """
+
+    experiment: str
+    algorithm: str
+    env: str
+    seed: int
+    num_env_steps: int
+    num_episodes: int
+    num_envs: int
+    settings: Mapping[str, Any]
+    hiddens: Sequence[int]
+    overrides: Sequence[str]
+
+    def scheduled(self, name: str, env_steps: float) -> float:
+        """Return the value of a setting after a number of env steps."""
+        return scheduled(self.settings[name], env_steps)
+
+    def at_progress(self, name: str) -> Callable[[float], float]:
+        """Return Stable-Baselines3's form of a schedule: a function of the remaining share of the env steps."""
+        return lambda remaining: self.scheduled(name, (1.0 - remaining) * self.num_env_steps)
+
+
+def scheduled(schedule: float | Sequence[Sequence[float]], env_steps: float) -> float:
+    """Return the value of a number, or of [[env steps, value], ...] with straight lines between the points."""
+    if not isinstance(schedule, Sequence):
+        return float(schedule)
+    (start, value), *rest = schedule
+    for end, next_value in rest:
+        if env_steps < end:
+            return value + (next_value - value) * max(0.0, env_steps - start) / (end - start)
+        start, value = end, next_value
+    return float(value)
+
+
+def parse_task(description: str | None) -> Task:
+    """Read the task from the command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--task", required=True, type=json.loads, help="the fields of `suite_cli.Task` as JSON")
+    return Task(**parser.parse_args().task)
+
+
+def measure(make: Callable[[], tuple[Callable[[], int], Callable[[], Sequence[float]]]]) -> None:
+    """Train and evaluate, and print the result as the last line of stdout.
+
+    Args:
+        make: builds the system, and returns a function that trains and returns the number of env steps, and one that
+            returns the returns of evaluation episodes.
+    """
+    start = time.perf_counter()
+    train, evaluate = make()
+    built = time.perf_counter()
+    env_steps = train()
+    trained = time.perf_counter()
+    returns = [float(value) for value in evaluate()]
+    result = {
+        "env_steps": env_steps,
+        "setup_s": built - start,
+        "train_s": trained - built,
+        "steps_per_s": env_steps / (trained - built),
+        "episode_return_mean": sum(returns) / len(returns),
+    }
+    print(json.dumps(result, allow_nan=False), flush=True)
