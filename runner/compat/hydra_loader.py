@@ -55,6 +55,7 @@ class CompositionRules:
         apply_override: applies such an override to the composed config.
         check_file: called with each file before it is parsed; may raise an error.
         file_version: file -> a value that changes when the file does.
+        make_config: path of a config without a file -> its content, or None.
     """
 
     start: Callable[[], Callable[[DictConfig, str], None]]
@@ -62,6 +63,7 @@ class CompositionRules:
     apply_override: Callable[[DictConfig, str], None]
     check_file: Callable[[Path], object]
     file_version: Callable[[Path], Hashable]
+    make_config: Callable[[str], dict[str, Any] | None]
 
 
 class Loader(ConfigLoaderImpl):
@@ -81,7 +83,7 @@ class Loader(ConfigLoaderImpl):
         self, config_name: str | None, overrides: list[str]
     ) -> tuple[list[Override], Repository]:
         parsed = OverridesParser.create().parse_overrides(overrides=overrides)
-        repository = Repository(self.repository, self._rules.file_version)
+        repository = Repository(self.repository, self._rules.file_version, self._rules.make_config)
         self._process_config_searchpath(config_name, parsed, repository)
         return parsed, repository
 

@@ -10,9 +10,11 @@ import copy
 import dataclasses
 from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import Any
 
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
 
 from runner.compat.libraries import Library
 
@@ -24,6 +26,7 @@ with HYDRA.expected():
     from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 
 HYDRA.require(ConfigRepository, "_find_object_source")
+HYDRA.require(ConfigRepository, "_extract_defaults_list", "_create_defaults_list")
 HYDRA.require(ConfigSource, "_normalize_file_name")
 
 _MAX_READ = 1024
@@ -38,14 +41,21 @@ class Repository(CachingConfigRepository):
     Args:
         delegate: sources.
         file_version: file -> a value that changes when the file does.
+        make_config: path of a config that no source has -> its content with `defaults`, or None.
     """
 
     delegate: ConfigRepository
 
-    def __init__(self, delegate: ConfigRepository, file_version: Callable[[Path], Hashable]) -> None:
+    def __init__(
+        self,
+        delegate: ConfigRepository,
+        file_version: Callable[[Path], Hashable],
+        make_config: Callable[[str], dict[str, Any] | None],
+    ) -> None:
         self.delegate = copy.copy(delegate)  # `initialize_sources` sets different sources on the copy
         self.cache = {}
         self._file_version = file_version
+        self._make_config = make_config
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Return the config of this path without its defaults list, or None if there is none."""
@@ -56,7 +66,7 @@ class Repository(CachingConfigRepository):
     def _read(self, config_path: str) -> ConfigResult | None:
         source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
-            return None
+            return self._made(config_path)
         if source.scheme() == "pkg" and source.path.split(".")[0] != "hydra":  # this package may be edited
             return self.delegate.load_config(config_path)
         version, owner = self._version(source, config_path)
@@ -70,6 +80,16 @@ class Repository(CachingConfigRepository):
         else:
             read = _READ[key][0]
         return dataclasses.replace(read, config=copy.deepcopy(read.config))
+
+    def _made(self, config_path: str) -> ConfigResult | None:
+        content = self._make_config(config_path)
+        if content is None:
+            return None
+        config = OmegaConf.create(content)
+        result = ConfigResult(provider="runner", path=config_path, config=config, header={"package": None})
+        listed = self.delegate._extract_defaults_list(config_path, config)
+        result.defaults_list = self.delegate._create_defaults_list(config_path, listed)
+        return result
 
     def _version(self, source: ConfigSource, config_path: str) -> tuple[Hashable, object]:
         """Return a value that changes with a config of this source, and its object; Hydra's configs do not change."""

@@ -23,8 +23,10 @@ from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
 from runner.config.composition_rules import RULES, module_algorithm_keys, rename_all, rename_in_line
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
+from runner.config.env_defaults import connectors_of, env_defaults_of
+from runner.config.env_ids import option_at
 from runner.config.errors import Problem, nearest_match
-from runner.config.hydra_errors import describe_composition_error
+from runner.config.hydra_errors import describe_composition_error, find_request
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
@@ -64,7 +66,8 @@ def prepare_hydra(config_dir: Path | None) -> None:
     dirs = search_dirs(config_dir)
     register_defaults(dirs)
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
-    OmegaConf.register_new_resolver("module_of", partial(module_of, dirs=dirs), replace=True)
+    for chooses in (module_of, env_defaults_of, connectors_of):
+        OmegaConf.register_new_resolver(chooses.__name__, partial(chooses, dirs=dirs), replace=True)
     OmegaConf.register_new_resolver("sweep_digest", _sweep_digest, replace=True)
     register_value_resolvers()
     setup_globals()
@@ -230,9 +233,17 @@ class _Composition:
                 shared = AlgorithmConfig.of_run if MODULE_ALGORITHM.fullmatch(default.package or "") else ()
                 self.problems += _find_double_keys(path, default.package or "")
                 self.provenance.record_file(path, default.package or "", leave_out=shared)
+            elif (content := option_at(default.config_path or "")) is not None:
+                self.provenance.record_values(content, default.package or "", self._where_chosen(default))
         for line in self.lines:
             if not line.is_group and not line.parsed.is_hydra_override():
                 self.provenance.record_override(line)
+
+    def _where_chosen(self, option: ResultDefault) -> str:
+        """Return the location of the override, or of the entry of an experiment file, that chose an option."""
+        group, _, name = (option.config_path or "").partition("/")
+        chosen = [line.where for line in self.lines if line.key == group and name in line.options]
+        return chosen[-1] if chosen else find_request(self.experiment_files(), f"{group}/{name}")[1]
 
     @staticmethod
     def _chosen_experiment(config: DictConfig) -> str | None:

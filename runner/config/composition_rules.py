@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.compat.hydra_loader import CompositionRules
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.env_ids import option_at
 from runner.config.list_patches import (
     DISCARD,
     EARLIER,
@@ -199,4 +200,4 @@ def _apply(config: DictConfig, text: str) -> None:
 
 
 # Hydra keeps the last of several lists, but lists of pipeline edits are concatenated. Old keys get their new names.
-RULES = CompositionRules(_start_composition, _takes_override, _apply, read_bounded, file_version)
+RULES = CompositionRules(_start_composition, _takes_override, _apply, read_bounded, file_version, option_at)

@@ -66,6 +66,7 @@ def core_groups() -> Mapping[str, str]:
     for entry in config["defaults"]:
         if isinstance(entry, dict):
             groups |= {name: option for name, option in entry.items() if " " not in name}
+    groups |= {"env_defaults": "none", "connectors": "default"}  # of `env: none`
     return groups | {"module": module_of(groups["algorithm"], [conf_dir()])}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.config.blocks import EnvConfig, EnvRunnersConfig
 from runner.config.callables import arguments_of
+from runner.config.env_ids import GROUP, env_option
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
 from runner.config.paths import list_options
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
@@ -34,11 +35,11 @@ def env_override(name: str, dirs: Sequence[Path]) -> str:
     """Return the override that chooses an environment.
 
     Args:
-        name: an option of `env`, a dotted path or a Gymnasium id.
+        name: an option of `env`, a Gymnasium id or a dotted path.
         dirs: search path of configuration files.
     """
-    if name in list_options(dirs, "env"):
-        return f"env={name}"
+    if name in list_options(dirs, GROUP) or env_option(name) is not None:
+        return f"{GROUP}={name}"
     is_path = "." in name and ":" not in name and "/" not in name
     return f"env._target_={name}" if is_path else f"env.env={name}"
 

@@ -76,7 +76,7 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
         composition.problems.append(Problem(what, plugin.where, option))
         composition.leave_out(plugin)
         return True
-    path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
+    path, where = find_request(composition.experiment_files(), f"{group}/{option}")
     problem = describe_unknown_option(group, option, where, composition.dirs)
     if problem in composition.problems:
         return False
@@ -92,14 +92,14 @@ def _describe_missing_package(composition: Repairable) -> bool:
 
 
 def _describe_missing_override(group: str, option: str, composition: Repairable) -> bool:
-    path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
+    path, where = find_request(composition.experiment_files(), f"{group}/{option}")
     what = f"{group} is already chosen, so the experiment must override it"
     composition.problems.append(Problem(what, where, f"{group}: {option}", fix=f"- override /{group}: {option}"))
     return path is not None and composition.leave_out_file(path)
 
 
 def _describe_unknown_group(group: str, composition: Repairable) -> bool:
-    path, where = _find_request(composition.experiment_files(), group)
+    path, where = find_request(composition.experiment_files(), group)
     nearest = nearest_match(group, core_groups())
     relative = re.fullmatch(r"experiment/(\w+)(@\w+)?", group)
     if relative is not None and relative[1] in core_groups():
@@ -109,7 +109,8 @@ def _describe_unknown_group(group: str, composition: Repairable) -> bool:
     return path is not None and composition.leave_out_file(path)
 
 
-def _find_request(files: Sequence[Path], name: str) -> tuple[Path | None, str]:
+def find_request(files: Sequence[Path], name: str) -> tuple[Path | None, str]:
+    """Return the file whose defaults list names an option, such as `env/cartpole`, and the location of the entry."""
     for path in files:
         line = find_default_line(path, name)
         if line is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.config.blocks import EvaluationConfig
 from runner.config.defaults import SchemaError, core_groups, load_schema
+from runner.config.env_ids import GROUP, USUAL_ID
 from runner.config.json_types import Schema, schema_of_class
 from runner.config.metrics import producible_metrics
 from runner.config.operators import OPERATORS, OperatorConfig
@@ -58,7 +59,7 @@ def _defaults(dirs: Sequence[Path]) -> Schema:
     names: Schema = {}
     for group in list_groups(dirs):
         if group != _EXPERIMENT:
-            option = {"enum": [*list_options(dirs, group)], "description": f"option of the group {group}"}
+            option = _option(group, list_options(dirs, group))
             starts = (f"override /{group}",) if group in core_groups() else (f"/{group}", f"override /{group}")
             names |= dict.fromkeys(starts, option)
     chosen = {
@@ -70,6 +71,12 @@ def _defaults(dirs: Sequence[Path]) -> Schema:
     experiments = {"enum": [*list_options(dirs, _EXPERIMENT), _SELF]}
     meaning = "Experiments that this one builds on, and options of groups, such as `override /env: cartpole`."
     return {"type": "array", "description": meaning, "items": {"anyOf": [experiments, chosen]}}
+
+
+def _option(group: str, names: Iterable[str]) -> Schema:
+    listed = {"enum": [*names]}
+    either = {"anyOf": [listed, {"type": "string", "pattern": USUAL_ID}]} if group == GROUP else listed
+    return {**either, "description": f"option of the group {group}"}
 
 
 def _plan() -> Schema:

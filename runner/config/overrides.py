@@ -19,6 +19,7 @@ from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
+from runner.config.env_ids import GROUP, option_at, registered_ids
 from runner.config.errors import Problem, list_names, nearest_matches
 from runner.config.paths import list_options
 from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_keys, renaming_note
@@ -164,7 +165,8 @@ def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | N
     if not line.is_group or line.parsed.is_hydra_override() or line.parsed.is_delete():
         return None
     for option in line.options:
-        if option.removesuffix(".yaml") not in list_options(dirs, line.key):
+        is_file = option.removesuffix(".yaml") in list_options(dirs, line.key)
+        if not is_file and option_at(f"{line.key}/{option}") is None:
             return describe_unknown_option(line.key, option, line.where, dirs)
     return None
 
@@ -180,9 +182,13 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     expected = list_names(options, option) or None
     if expected is not None and len(dirs) == 1:
         expected += f"; or a file in DIR/{group} with --config-dir DIR"
+    known = [*options]
+    if group == GROUP:
+        known += registered_ids()
+        expected = f"{expected}; or an id of Gymnasium, with module:ID to import the module that registers it"
     folder = _folder_of_experiment(option) if group == "experiment" and len(dirs) == 1 else None
     fix = None if folder is None else f"add --config-dir {folder}, which has this experiment"
-    return Problem(what, where, option, expected, None if fix else nearest_matches(option, options), fix=fix)
+    return Problem(what, where, option, expected, None if fix else nearest_matches(option, known), fix=fix)
 
 
 def _folder_of_experiment(name: str) -> Path | None:

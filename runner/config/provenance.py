@@ -56,6 +56,12 @@ class Provenance:
             return
         self._record_value(keys, line.parsed.value(), line.where)
 
+    def record_values(self, content: Mapping[str, Any], package: str, where: str) -> None:
+        """Record every key of an option without a file, except its defaults list."""
+        for name, value in content.items():
+            if name != "defaults":
+                self._record_value((*package.split("."), name), value, where)
+
     def _record_value(self, keys: Keys, value: Any, where: str) -> None:
         name = join_keys(keys)
         self.notes += [edit_note(old, where) for old in old_names_in(value, rename_in_edits(value, keys))]

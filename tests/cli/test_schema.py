@@ -79,6 +79,7 @@ def test_complete_configurations_are_valid(name: str, validator: jsonschema.Draf
         ("stop: {env_runners/episode_return_mean: x}", ["stop.env_runners/episode_return_mean"]),
         ("defaults: [ppo_cartpol]", ["defaults.0"]),
         ("defaults: [override /env: cartpol]", ["defaults.0"]),
+        ("defaults: [override /env: Acrobot-v1, override /env: 'ale_py:ALE/Pong']", []),
         ("defaults: [override /envs: cartpole]", ["defaults.0"]),
         ("defaults: [/algorithm@multi_agent.modules.p1.algorithm: dqn, _self_]", []),
         ("hydra: {run: {dir: outputs/x}}", []),
@@ -137,8 +138,11 @@ def test_an_algorithm_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (
             ["--env", "Acrobot-v1", "--algorithm", "dqn"],
             {
-                "defaults": [{"override /algorithm": "dqn"}, {"override /evaluation": "periodic"}],
-                "env": {"env": "Acrobot-v1"},
+                "defaults": [
+                    {"override /algorithm": "dqn"},
+                    {"override /env": "Acrobot-v1"},
+                    {"override /evaluation": "periodic"},
+                ],
                 "stop": {"num_env_steps_sampled_lifetime": 500000},
             },
         ),

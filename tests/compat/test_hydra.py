@@ -11,7 +11,7 @@ from typing import Any
 import hydra
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -45,7 +45,11 @@ def _version(path: Path) -> str:
     return path.read_text()
 
 
-RULES = CompositionRules(_start, _takes, _apply, _check, _version)
+def _make(config_path: str) -> dict[str, Any] | None:
+    return {"defaults": ["/db/one@_here_"], "name": "made"} if config_path == "db/a/b:made" else None
+
+
+RULES = CompositionRules(_start, _takes, _apply, _check, _version, _make)
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def _composed(folder: Path, *overrides: str, rules: CompositionRules = RULES) ->
 
 def test_without_rules_it_composes_as_hydra_does(folder: Path) -> None:
     overrides = ["db=two", "lr=0.2", "+new=[1,2]"]
-    rules = CompositionRules(lambda: lambda *_: None, lambda _: False, _apply, _check, _version)
+    rules = CompositionRules(lambda: lambda *_: None, lambda _: False, _apply, _check, _version, _make)
     ours = _composed(folder, *overrides, rules=rules)
     with hydra.initialize_config_dir(str(folder), version_base="1.3"):
         config = hydra.compose("config", overrides, return_hydra_config=True)
@@ -77,6 +81,12 @@ def test_rules_change_files_and_apply_overrides(folder: Path) -> None:
     config = _composed(folder, "lr=0.2", "later=soon", "db.port=2")
     assert config.pop("hydra")["overrides"]["task"] == ["lr=0.2", "later=soon", "db.port=2"]
     assert config == {"db": {"name": "one", "port": 2, "packages": ["db"]}, "lr": 0.2, "later": "soon"}
+
+
+def test_an_option_without_a_file_can_build_on_a_file(folder: Path) -> None:
+    assert _composed(folder, "db=a/b:made")["db"] == {"name": "made", "port": 1, "packages": ["db"]}
+    with pytest.raises(MissingConfigException, match="db/other"):
+        _composed(folder, "db=other")
 
 
 def test_merged_files_are_remembered_in_order(folder: Path) -> None:

@@ -34,6 +34,14 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
     elif name == "module/rainbow":  # PPO does not support it
         overrides = ["algorithm=rainbow", "module=rainbow", "env=cartpole", "+stop.training_iteration=1"]
+    elif group == "env_defaults" and option.startswith(("dqn", "sac")):
+        env = "pendulum" if option == "sac_continuous" else "cartpole"
+        overrides = [
+            f"algorithm={option.partition('_')[0]}",
+            f"env={env}",
+            name.replace("/", "="),
+            "+stop.training_iteration=1",
+        ]
     elif name in ("module/td3", "module/ddpg", "module/tqc"):
         overrides = [f"algorithm={option}", name.replace("/", "="), "env=pendulum", "+stop.training_iteration=1"]
     else:

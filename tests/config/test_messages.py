@@ -20,7 +20,7 @@ WriteConfig = Callable[[str, str], Path]
 SCHEDULE = "a number >= 0 or a schedule [[0, value], [env_steps, value], ...]"
 ONE_EDIT = "exactly one of prepend, append, insert_before, insert_after, replace, remove"
 GROUPS = (
-    "algorithm, checkpoint, connectors, env, env_runners, evaluation, learners, module, offline, rllink, "
+    "algorithm, checkpoint, connectors, env, env_defaults, env_runners, evaluation, learners, module, offline, rllink, "
     "sweep, tracking"
 )
 LEARNER_CONNECTORS = (
@@ -991,8 +991,8 @@ EXPERIMENTS = [
                 "unknown option 'cartpol' of the config group env",
                 where="my_conf/experiment/mine.yaml:3",
                 got="cartpol",
-                expected=Including("acrobot, ", " cartpole, ", " more)"),
-                nearest="cartpole",
+                expected=Including("acrobot, ", " cartpole, ", " more)", "an id of Gymnasium"),
+                nearest="cartpole, CartPole-v1, CartPole-v0",
             ),
             Problem(
                 "unknown algorithm 'ppoo'",
