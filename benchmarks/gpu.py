@@ -58,7 +58,7 @@ SMALL_IMAGES = ("module.conv_filters=[[4,8,4],[4,4,2]]", "module.fcnet_hiddens=[
 
 @dataclass(frozen=True)
 class Place:
-    """Where parts run.
+    """The machine of a session.
 
     Attributes:
         device: cpu or cuda.
@@ -313,10 +313,10 @@ PARTS = (
 
 
 class Session:
-    """Runs parts within a time, and writes the results of the ones that ran.
+    """Runs parts within a time, and writes their results.
 
     Args:
-        place: where parts run.
+        place: the machine.
         result: file for the results as JSON, which keeps the results of parts that are not run again.
         page: file for the tables.
         total_s: time for all parts.

@@ -220,12 +220,19 @@ def table(rows: Sequence[Row]) -> str:
             continue
         speeds, returns = ([row[name] for row in of_system] for name in ("steps_per_s", "episode_return_mean"))
         ratio = "" if system == bc.OURS else bc.ratio(ours, speeds)
-        minutes = f"{statistics.median(row['train_s'] for row in of_system) / 60:.1f}"
+        minutes, cpu_minutes = (
+            f"{statistics.median(row[name] for row in of_system) / 60:.1f}" for name in ("train_s", "cpu_s")
+        )
         digits = 1 if max(map(abs, returns)) < 100 else 0
         cells.append(
-            [TITLES[system], bc.spread(speeds), ratio, minutes, bc.spread(returns, digits), str(len(of_system))]
+            [
+                *(TITLES[system], bc.spread(speeds), ratio, minutes, cpu_minutes),
+                *(bc.spread(returns, digits), str(len(of_system))),
+            ]
         )
-    return bc.markdown_table(["system", "env steps/s", "runner/system", "minutes", "return", "seeds"], cells)
+    return bc.markdown_table(
+        ["system", "env steps/s", "runner/system", "minutes", "CPU minutes", "return", "seeds"], cells
+    )
 
 
 INTRODUCTION = f"""\
@@ -234,7 +241,7 @@ INTRODUCTION = f"""\
 All systems train with the hyperparameters of runner's experiment, on one core, one run at a time. The return is the
 mean of {NUM_EPISODES} episodes of the deterministic policy after training. Cells show the median over seeds, with the
 smallest and largest value in brackets. Ratios above 1 mean that runner is faster. Times include the compilation of
-runner's updates. Repeat the measurements with `make suites`.
+runner's updates, except for the CPU time of the compiler's processes. Repeat the measurements with `make suites`.
 """
 DIFFERENCES = """\
 ## Differences between the systems

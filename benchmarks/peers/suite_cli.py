@@ -83,14 +83,15 @@ def measure(make: Callable[[], tuple[Callable[[], int], Callable[[], Sequence[fl
     """
     start = time.perf_counter()
     train, evaluate = make()
-    built = time.perf_counter()
+    built, cpu_built = time.perf_counter(), time.process_time()
     env_steps = train()
-    trained = time.perf_counter()
+    trained, cpu_trained = time.perf_counter(), time.process_time()
     returns = [float(value) for value in evaluate()]
     result = {
         "env_steps": env_steps,
         "setup_s": built - start,
         "train_s": trained - built,
+        "cpu_s": cpu_trained - cpu_built,  # of training; depends less on other processes of the machine
         "steps_per_s": env_steps / (trained - built),
         "episode_return_mean": sum(returns) / len(returns),
     }

@@ -30,7 +30,7 @@ def peers(suites: Any) -> Any:
 
 def row(system: str, seed: int, speed: float, value: float, num_env_steps: int = 100_000) -> dict[str, Any]:
     found = {"experiment": "sac_hopper", "system": system, "seed": seed, "max_env_steps": num_env_steps}
-    found |= {"steps_per_s": speed, "episode_return_mean": value, "train_s": 600.0 + seed}
+    found |= {"steps_per_s": speed, "episode_return_mean": value, "train_s": 600.0 + seed, "cpu_s": 540.0}
     return found | {"machine": "2 cores, a CPU", "date": "2026-11-28"}
 
 
@@ -95,8 +95,8 @@ def test_a_table_for_each_experiment(suites: Any) -> None:
     rows = [row("ours", seed, 100.0 + seed, 2000.0 + seed) for seed in (0, 1, 2)] + [row("sb3", 0, 50.5, 900.0)]
     page = suites.page_of(rows)
     assert "## SAC on Hopper-v5, 100,000 env steps\n\n`sac_hopper`, 2 cores, a CPU, 2026-11-28.\n" in page
-    assert "| runner | 101 (100-102) |  | 10.0 | 2,001 (2,000-2,002) | 3 |\n" in page
-    assert "| Stable-Baselines3 | 50 (50-50) | 2.00 | 10.0 | 900 (900-900) | 1 |\n" in page
+    assert "| runner | 101 (100-102) |  | 10.0 | 9.0 | 2,001 (2,000-2,002) | 3 |\n" in page
+    assert "| Stable-Baselines3 | 50 (50-50) | 2.00 | 10.0 | 9.0 | 900 (900-900) | 1 |\n" in page
     assert "bare torch loop |" not in page
     assert "PPO on" not in page
 
