@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.export import check_new_file
 from runner.config.errors import Problem, UserError
 from runner.config.json_schema import FILE_NAME, experiment_schema
 from runner.config.paths import conf_dir, search_dirs
@@ -34,6 +35,18 @@ def write_experiment(file: Path, text: str) -> Path:
     write_file(file, f"{header}\n{MODELINE}{place if place.startswith('.') else f'./{place}'}\n{body}")
     write_file(schema, schema_text(search_dirs(folder)))
     return schema
+
+
+def check_experiment_file(file: Path, may_overwrite: bool) -> None:
+    """Raise `UserError` if no experiment can be written to this path."""
+    if file.suffix != ".yaml" or file.parent.name != _GROUP:
+        what = "an experiment must be a YAML file in a folder named experiment"
+        raise UserError(Problem(what, "--output", str(file), "conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml"))
+    check_new_file(file, may_overwrite)
+    folder = next(folder for folder in file.absolute().parents if folder.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        what = f"the file cannot be written: {folder} is not a folder, or may not be written"
+        raise UserError(Problem(what, str(file), fix="choose another folder"))
 
 
 def config_dir_of(file: Path) -> Path | None:

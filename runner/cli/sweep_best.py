@@ -10,8 +10,7 @@ from typing import Any
 
 from runner.checkpoints.trust import UntrustedError
 from runner.cli.arguments import Arguments
-from runner.cli.experiment_files import command_for, write_experiment
-from runner.cli.export import check_new_file
+from runner.cli.experiment_files import check_experiment_file, command_for, write_experiment
 from runner.config.errors import Problem, UserError
 from runner.config.experiment_file import experiment_text, override_values
 from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
@@ -70,11 +69,7 @@ def _overrides_of(trial: Trial) -> list[str]:
 def _write(folder: SweepFolder, ranking: Ranking, best: Trial, file: Path, arguments: Arguments) -> None:
     """Write the experiment file."""
     config_folder = arguments.config_dir
-    if file.suffix != ".yaml" or file.parent.name != "experiment":
-        what = "an experiment must be a YAML file in a folder named experiment"
-        expected = "conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml"
-        raise UserError(Problem(what, "--output", str(file), expected))
-    check_new_file(file, arguments.has("--force"))
+    check_experiment_file(file, arguments.has("--force"))
     about = f"Best values of the sweep {folder.path}: trial {best.number}, {ranking.reason}"
     overrides = [*folder.searched["overrides"], *_overrides_of(best)]
     reason = folder.origin or folder.foreign.get(best.number)

@@ -248,6 +248,23 @@ VERBS: Mapping[str, Verb] = {
         ("profile ppo_cartpole --iterations 20 --warmup 2", "profile ppo_cartpole -o stacks.txt"),
         "Print a table and write a page with flame graphs into the run dir.",
     ),
+    "autotune": Verb(
+        "runner.cli.autotune",
+        "Train",
+        "measure settings that change only the speed, and write an experiment with the fastest",
+        ("[EXPERIMENT]",),
+        (
+            _output("write an experiment file that builds on EXPERIMENT"),
+            _FORCE,
+            CommandOption(("--seconds",), "time limit; default 120", "N"),
+            _JSON,
+            _CONFIG_DIR,
+        ),
+        ("autotune ppo_cartpole", "autotune ppo_half_cheetah -o conf/experiment/ppo_half_cheetah_fast.yaml"),
+        "Measure how sub-environments are stepped, torch's threads and compiled updates in short runs without "
+        "tracking, evaluations and checkpoints. Each setting must be 5 % faster. More sub-environments are also "
+        "measured, but only reported, because they change the data of an iteration.",
+    ),
     "list": Verb(
         "runner.cli.list_options",
         "Inspect",

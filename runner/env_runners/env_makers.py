@@ -143,7 +143,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
         return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
     name = config.env or ""
     # A single sub-environment is faster without batching.
-    is_batched = num_envs > 1 and all(map(makes_all_at_once, wrappers)) and _has_batched_implementation(name)
+    is_batched = num_envs > 1 and all(map(makes_all_at_once, wrappers)) and has_batched_implementation(name)
     if mode == "vector_entry_point" or (mode == "auto" and is_batched):
         return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
     return gym.make(name, disable_env_checker=True, **arguments)
@@ -156,7 +156,8 @@ def makes_all_at_once(target: Any) -> bool:
     return "num_envs" in inspect.signature(target).parameters
 
 
-def _has_batched_implementation(name: str) -> bool:
+def has_batched_implementation(name: str) -> bool:
+    """Return whether a registered Gymnasium environment can step several sub-environments together."""
     spec = gym.envs.registry.get(name)
     return spec is not None and spec.vector_entry_point is not None
 

@@ -64,12 +64,14 @@ NOT_RUN = {
     "ray.address=auto": "joins a cluster, as tests/cluster/test_nodes.py does",
     "s3://": "needs a bucket; tests/storage has stores of its own",
     "--watch": "tests/report/test_watch.py runs it",
+    "runner autotune": "takes up to two minutes; tests/cli/test_autotune.py runs it",
 }
 MISTAKES = {"algorithm.gama=0.9", "tracking=mlfow"}
 # Blocks of which nothing is compared with what a command prints: a page, how a line of the block begins, and why.
 TWO_TERMINALS = "a server and a client print it side by side; tests/rllink/test_runs.py runs both"
 NOT_COMPARED = {
     ("docs/guides/sweeps.md", "assert iqm("): "a sweep of ten runs; tests/cli/test_trained.py compares this line",
+    ("docs/guides/performance.md", "present settings"): "speeds of a machine; tests/cli/test_autotune.py measures",
     ("docs/guides/cluster.md", "run=$!"): "a script, which prints nothing",
     ("docs/guides/external_simulators.md", "  RLlink       listens at"): TWO_TERMINALS,
     ("docs/guides/external_simulators.md", "the run is over"): TWO_TERMINALS,

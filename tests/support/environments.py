@@ -300,6 +300,24 @@ class UnevenSteps(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
+class SlowSteps(gym.Wrapper[Any, Any, Any, Any]):
+    """Each step of the environment waits.
+
+    Args:
+        env: the environment.
+        step_s: seconds to wait.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], step_s: float = 0.005) -> None:
+        super().__init__(env)
+        self._step_s = step_s
+
+    def step(self, action: Any) -> Any:
+        """Wait, and step."""
+        time.sleep(self._step_s)
+        return self.env.step(action)
+
+
 class FailsAt(gym.Wrapper[Any, Any, Any, Any]):
     """Fails in episodes whose resets have these seeds.
 

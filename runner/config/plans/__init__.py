@@ -1,7 +1,13 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
 from runner.config.plans.buffers import find_buffer_problems, is_replayed, modules_stored_in
-from runner.config.plans.compilation import COMPILE_AUTO, compiles, find_compile_problems, planned_updates
+from runner.config.plans.compilation import (
+    COMPILE_AUTO,
+    FEWEST_COMPILED_UPDATES,
+    compiles,
+    find_compile_problems,
+    planned_updates,
+)
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.flow import find_useless_intensity, items_after
 from runner.config.plans.needs import (
@@ -26,6 +32,7 @@ from runner.config.plans.training_ratio import (
 
 __all__ = [
     "COMPILE_AUTO",
+    "FEWEST_COMPILED_UPDATES",
     "KEY",
     "Plan",
     "PlanStep",
