@@ -31,6 +31,7 @@ ROWS, PAGE = RESULTS / "suites.jsonl", RESULTS / "suites.md"
 BARE, SB3 = "bare", "sb3"
 SYSTEMS = (bc.OURS, BARE, SB3)
 TITLES = {bc.OURS: "runner", BARE: "bare torch loop", SB3: "Stable-Baselines3"}
+TIMES = ("train_s", "cpu_s")
 NUM_EPISODES = 20
 TIMEOUT_S = 6 * 3600.0
 # Settings of the `algorithm` block that the other systems read.
@@ -220,18 +221,16 @@ def table(rows: Sequence[Row]) -> str:
             continue
         speeds, returns = ([row[name] for row in of_system] for name in ("steps_per_s", "episode_return_mean"))
         ratio = "" if system == bc.OURS else bc.ratio(ours, speeds)
-        minutes, cpu_minutes = (
-            f"{statistics.median(row[name] for row in of_system) / 60:.1f}" for name in ("train_s", "cpu_s")
-        )
+        seconds, cpu_seconds = (f"{statistics.median(row[name] for row in of_system):,.0f}" for name in TIMES)
         digits = 1 if max(map(abs, returns)) < 100 else 0
         cells.append(
             [
-                *(TITLES[system], bc.spread(speeds), ratio, minutes, cpu_minutes),
+                *(TITLES[system], bc.spread(speeds), ratio, seconds, cpu_seconds),
                 *(bc.spread(returns, digits), str(len(of_system))),
             ]
         )
     return bc.markdown_table(
-        ["system", "env steps/s", "runner/system", "minutes", "CPU minutes", "return", "seeds"], cells
+        ["system", "env steps/s", "runner/system", "seconds", "CPU seconds", "return", "seeds"], cells
     )
 
 

@@ -95,8 +95,8 @@ def test_a_table_for_each_experiment(suites: Any) -> None:
     rows = [row("ours", seed, 100.0 + seed, 2000.0 + seed) for seed in (0, 1, 2)] + [row("sb3", 0, 50.5, 900.0)]
     page = suites.page_of(rows)
     assert "## SAC on Hopper-v5, 100,000 env steps\n\n`sac_hopper`, 2 cores, a CPU, 2026-11-28.\n" in page
-    assert "| runner | 101 (100-102) |  | 10.0 | 9.0 | 2,001 (2,000-2,002) | 3 |\n" in page
-    assert "| Stable-Baselines3 | 50 (50-50) | 2.00 | 10.0 | 9.0 | 900 (900-900) | 1 |\n" in page
+    assert "| runner | 101 (100-102) |  | 601 | 540 | 2,001 (2,000-2,002) | 3 |\n" in page
+    assert "| Stable-Baselines3 | 50 (50-50) | 2.00 | 600 | 540 | 900 (900-900) | 1 |\n" in page
     assert "bare torch loop |" not in page
     assert "PPO on" not in page
 
