@@ -15,10 +15,9 @@ PRIORITIZED = "ours-prioritized"
 
 
 BARS = (
-    Bar(bc.OURS, "sb3", 2.0),
-    Bar(bc.OURS, "bare", 1.0),
+    Bar(bc.OURS, "sb3", 1.2),
     Bar(PRIORITIZED, bc.OURS, 1 / 1.15),
-    Bar(bc.OURS_COMPILED, "sb3", 3.0),
+    Bar(bc.OURS_COMPILED, "sb3", 2.0),
     Bar(bc.OURS_COMPILED, "bare", 1.2),
 )
 

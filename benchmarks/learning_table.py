@@ -117,8 +117,8 @@ repeats the measurements, and `make learning-table` writes this page from
    `sac_lunarlander_continuous`, which run three seeds.
 5. Runs end at the target, so do not expect returns far above it.
 6. Experiments with a *published* return train for the number of env steps of the published run. Their return is the
-   mean of 20 greedy evaluation episodes at the end. *Env steps to it* and *minutes to it* are medians of the seeds
-   whose training return reached the published return, on one core.
+   mean of 20 greedy evaluation episodes at the end. *Env steps to it* is the median of the seeds whose training
+   return reached the published return. *Minutes* are at the speed of the fastest seed, on one core.
 
 All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
 
@@ -187,7 +187,8 @@ def fixed_row_of(experiment: str, runs: Sequence[Run], interval: Interval, curve
     returns = [run["episode_return_mean"] for run in runs]
     goal = math.inf if published is None else published
     reached = [_first_at(curves / f"{experiment}-{run['seed']}.jsonl", goal) for run in runs]
-    times = [point for point in reached if point is not None]
+    steps_to_goal = [steps for steps in reached if steps is not None]
+    minutes_per_step = min(run["seconds"] / run["num_env_steps"] for run in runs) / 60
     return _row(
         f"`{experiment}`",
         short(runs[0]["max_env_steps"]),
@@ -195,9 +196,9 @@ def fixed_row_of(experiment: str, runs: Sequence[Run], interval: Interval, curve
         f"**{_digits(median(returns))}**",
         "{} [{}, {}]".format(*map(_digits, interval(returns))),
         "-" if published is None else f"{sum(value >= goal for value in returns)} of {len(runs)}",
-        f"{short(median(steps for steps, _ in times))}, {len(times)} of {len(runs)}" if times else "-",
-        f"{median(seconds for _, seconds in times) / 60:.1f}" if times else "-",
-        f"{median(run['seconds'] for run in runs) / 60:.1f}",
+        f"{short(median(steps_to_goal))}, {len(steps_to_goal)} of {len(runs)}" if steps_to_goal else "-",
+        f"{median(steps_to_goal) * minutes_per_step:.1f}" if steps_to_goal else "-",
+        f"{runs[0]['max_env_steps'] * minutes_per_step:.1f}",
     )
 
 
@@ -207,10 +208,10 @@ def published_return(experiment: str, num_env_steps: int) -> float | None:
     return float(texts[0].split()[0]) if texts else None
 
 
-def _first_at(curve: Path, value: float) -> tuple[int, float] | None:
-    """Return env steps and seconds at which a curve first has this return, or None."""
+def _first_at(curve: Path, value: float) -> int | None:
+    """Return the number of env steps at which a curve first has this return, or None."""
     points = map(json.loads, curve.read_text(encoding="utf-8").splitlines())
-    return next(((steps, seconds) for steps, episode_return, seconds in points if episode_return >= value), None)
+    return next((steps for steps, episode_return, _ in points if episode_return >= value), None)
 
 
 def short(value: float) -> str:

@@ -15,8 +15,8 @@ TQC = ("--algorithm", "tqc")
 BARS = (
     Bar(bc.OURS, "sb3", 1.2),
     Bar(bc.OURS, "bare", 1.05),
-    Bar(bc.OURS_COMPILED, "sb3", 1.2),
-    Bar(bc.OURS_COMPILED, "bare", 1.05),
+    Bar(bc.OURS_COMPILED, "sb3", 1.5),
+    Bar(bc.OURS_COMPILED, "bare", 1.3),
     Bar("ours-tqc", "sb3-tqc", 1.3),
     Bar("ours-tqc-compiled", "sb3-tqc", 1.3),
 )

@@ -19,8 +19,11 @@ with TORCH.expected():
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
     from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.custom_graph_pass import CustomGraphPass
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
+# A pass over the graph of a function before code is generated; `torch.compiler` does not have a public base class.
+GraphPass = CustomGraphPass
 # `torch.compiler` does not have public errors.
 COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError)
 
@@ -60,6 +63,15 @@ def silence() -> None:
 def mark_static_address(tensor: torch.Tensor) -> None:
     """Mark the address of a tensor as constant, which CUDA graphs need; there is no public equivalent."""
     torch._dynamo.mark_static_address(tensor)
+
+
+def onednn_linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return inputs (M, K) times the transposed weight (N, K) plus the bias (N,), by oneDNN.
+
+    There is no public function for float32.
+    """
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+    return product
 
 
 def cpp_compiler() -> str | None:

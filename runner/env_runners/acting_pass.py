@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -64,25 +63,20 @@ class ActingPass:
         return outputs
 
 
-def sampling_mode(
-    environments: Any, pipelines: Iterable[ConnectorPipeline], has_callbacks: bool
-) -> AbstractContextManager[Any]:
-    """Return the context in which env steps and pipelines run.
+def run_user_code(environments: Any, pipelines: Iterable[ConnectorPipeline]) -> bool:
+    """Return whether any code of these environments, their wrappers and pipelines belongs to the user.
 
-    If none of this code belongs to the user, it is torch's inference mode, in which steps are faster. A user's
-    environment, connector or callback may train a network; then only the forward pass runs without gradients.
+    If not, steps run in torch's inference mode, which is faster. A user's environment, connector or callback may train
+    a network; then only the forward pass runs without gradients.
 
     Args:
         environments: see `SubEnvironments`.
         pipelines: pipelines around the module.
-        has_callbacks: whether callbacks are called.
     """
     together = environments if isinstance(environments, list) else [environments]
     layers = [layer for env in together for layer in (layers_of(env) if hasattr(env, "unwrapped") else [env])]
     is_known = all(type(layer).__module__.startswith(_KNOWN) for layer in layers)
-    can_infer = is_known and not has_callbacks and all(map(is_of_runner, pipelines))
-    mode: AbstractContextManager[Any] = torch.inference_mode(can_infer)
-    return mode
+    return not (is_known and all(map(is_of_runner, pipelines)))
 
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from runner.config.errors import RunFailure
-from runner.env_runners.acting_pass import array_of, sampling_mode
+from runner.env_runners.acting_pass import array_of, run_user_code
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.listeners import BoolArray, Cut, EpisodeListener, IntArray, VectorStep
@@ -61,7 +61,8 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         self.module_to_env = module_to_env
         pipelines = {DEFAULT_MODULE_ID: (env_to_module, module_to_env)}
         super().__init__(env, module, {DEFAULT_MODULE_ID: module}, pipelines, identity, listeners)
-        self._runs_user_code = any(listener.runs_user_code for listener in listeners)
+        has_callbacks = any(listener.runs_user_code for listener in listeners)
+        self._can_infer = not (has_callbacks or run_user_code(env.environments, pipelines[DEFAULT_MODULE_ID]))
         self._checks = ObservationChecks(
             env.single_observation_space, env.num_envs, type(env).__name__, validate_observations
         )
@@ -85,8 +86,8 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         return awaits_reset
 
     def _acting_mode(self) -> AbstractContextManager[Any]:
-        pipelines = self.env_to_module, self.module_to_env
-        return sampling_mode(self.env.environments, pipelines, self._runs_user_code)
+        mode: AbstractContextManager[Any] = torch.inference_mode(self._can_infer)
+        return mode
 
     def _reserve(self, num_env_steps: int) -> None:
         self._rows.reserve(-(-num_env_steps // self.env.num_envs) + 1)

@@ -1,4 +1,4 @@
-"""Operators of plans, and the nodes that do their work one unit at a time.
+"""Operators of plans, and the nodes that pass items through them, one at a time.
 
 All state is in operators, or in lists of items between two operators. So a run can stop, save and resume exactly
 between any two steps.
@@ -53,7 +53,7 @@ class Node:
         self.context, self.key = context, key
 
     def step(self) -> Any:
-        """Do one unit of work.
+        """Work until there is an item, or until an operator has taken one without returning any.
 
         Returns:
             An item, `WORKED` if some work was done but there is no item yet, or `NotReady` if nothing could be done.
@@ -115,6 +115,20 @@ class _Stage:
     def _settle(self, _: Transform) -> None:
         self.transform = self.operator.transform
 
+    def has_input(self) -> bool:
+        """Return whether items wait for the operator."""
+        return bool(self.inputs)
+
+    def pass_on(self) -> bool:
+        """Pass the first item to the operator; return whether there are outputs."""
+        operator = self.operator
+        try:
+            made = self.transform(self.inputs.popleft())
+            self.outputs.extend(operator.counted(made) if operator.is_counted else made)
+        except StopIteration as error:  # it would silently end a loop over the plan
+            raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
+        return bool(self.outputs)
+
 
 def _listed(operator: Operator, item: Any) -> Any:
     """Return the outputs of an operator for one item as a list, so that they can be checked."""
@@ -162,26 +176,19 @@ class Branch(Node):
         self._stages = stages[::-1]  # the last operator comes first, because the most advanced item is handled first
 
     def step(self) -> Any:
-        """Return the next output, or pass the most advanced item to its operator, or poll the source."""
-        if self._outputs:
-            return self._outputs.popleft()
-        for stage in self._stages:
-            if not stage.inputs:
-                continue
-            operator = stage.operator
-            if not operator.accepts(stage.inputs[0]):
+        """Pass the most advanced item, or else one of the source, on until there is an output or nothing to pass on."""
+        while not self._outputs:
+            stage = next(filter(_Stage.has_input, self._stages), None)
+            if stage is None:
+                found = self.source.step()
+                if found is WORKED or isinstance(found, NotReady):
+                    return found
+                self._first.append(found)
+            elif not stage.operator.accepts(stage.inputs[0]):
                 return NotReady.FOR_QUEUE
-            try:
-                made = stage.transform(stage.inputs.popleft())
-                stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
-            except StopIteration as error:  # it would silently end a loop over the plan
-                raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
-            return WORKED
-        found = self.source.step()
-        if found is WORKED or isinstance(found, NotReady):
-            return found
-        self._first.append(found)
-        return WORKED
+            elif not stage.pass_on():
+                return WORKED
+        return self._outputs.popleft()
 
     @property
     def is_waiting(self) -> bool:

@@ -32,7 +32,7 @@ class UpdatesWithPrefetch(Node):
         self._restored: Mapping[str, Any] = {}  # state of the first item in a checkpoint
 
     def step(self) -> Any:
-        """Begin the prefetched update, do one unit of work for the next item, and end the update once it is sent."""
+        """Begin the prefetched update, step the source of the next item, and end the update once that is sent."""
         if self._ahead is not None:
             self._ahead.begin()
         try:

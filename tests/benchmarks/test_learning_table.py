@@ -69,11 +69,11 @@ def test_every_measured_experiment_is_on_the_page(monkeypatch: pytest.MonkeyPatc
 
 def test_a_fixed_number_of_env_steps_is_compared_with_the_published_return(tmp_path: Path) -> None:
     runs = [run(seed, 1_001_472, value, "ppo_hopper") | {"target": None} for seed, value in enumerate((2000.0, 3000.0))]
-    runs = [one | {"max_env_steps": 1_000_000} for one in runs]
+    runs = [one | {"max_env_steps": 1_000_000, "seconds": 300.0 * (1 + number)} for number, one in enumerate(runs)]
     (tmp_path / "ppo_hopper-0.jsonl").write_text("[2048, 20, 1.0]\n[4096, 1500, 2.0]\n")
     (tmp_path / "ppo_hopper-1.jsonl").write_text("[2048, 20, 1.0]\n[4096, 2400, 90.0]\n[8192, 2500, 99.0]\n")
     assert fixed_row_of("ppo_hopper", runs, mean_and_ends, tmp_path) == (
-        "| `ppo_hopper` | 1M | 2,383 | **2500** | 2500 [2000, 3000] | 1 of 2 | 4.1k, 1 of 2 | 1.5 | 0.2 |"
+        "| `ppo_hopper` | 1M | 2,383 | **2500** | 2500 [2000, 3000] | 1 of 2 | 4.1k, 1 of 2 | 0.0 | 5.0 |"
     )
 
 

@@ -50,7 +50,7 @@ class Concurrently(Source):
         self._waits = NotReady.FOR_QUEUE  # reason why they produced none
 
     def poll(self) -> Any:
-        """Do one unit of work in the branch whose turn it is, and return an item if that branch is selected."""
+        """Step the branch whose turn it is, and return its item if that branch is selected."""
         if self.options.mode == ASYNC:
             return self._whichever_is_ready()
         if self.options.round_robin_weights != AUTO or self._intensity is None:
@@ -159,7 +159,7 @@ class Duplicate(Operator):
         self.copies = [_Copy(self, number) for number in range(num_copies)]
 
     def step(self, number: int) -> Any:
-        """Do one unit of work for a copy."""
+        """Step the source for a copy."""
         kept = self._kept[number]
         if kept:
             return kept.popleft()
