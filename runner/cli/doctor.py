@@ -17,8 +17,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from runner.cli.arguments import Arguments
-from runner.compat.libraries import LibraryChangedError
-from runner.config.errors import ConfigError
 
 _DEVELOPMENT = ("docs", "test")  # extras that no run needs
 _TOLD = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions questions are about
@@ -143,18 +141,14 @@ def _gpu() -> Finding:
 
 
 def _compiler() -> Finding:
-    try:
-        from runner.compat.torch_compile import cpp_compiler
-        from runner.fast.compiled_loss import check_compiler, check_torch
+    from runner.learners.compile_obstacle import find_compile_obstacle
 
-        check_torch()
-        check_compiler()
-    except LibraryChangedError as error:
-        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {error}")
-    except ConfigError as error:
-        (problem,) = error.problems
-        return Finding("compiler", OPTIONAL, f"for learners.compile=true: {problem.fix or problem.expected}")
-    return Finding("compiler", OK, f"{cpp_compiler()}, for learners.compile=true")
+    obstacle = find_compile_obstacle()
+    if obstacle is not None:
+        return Finding("compiler", OPTIONAL, f"for compiled updates: {obstacle}")
+    from runner.compat.torch_compile import cpp_compiler
+
+    return Finding("compiler", OK, f"{cpp_compiler()}, for compiled updates")
 
 
 def _video() -> Finding:

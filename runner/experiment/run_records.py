@@ -20,7 +20,7 @@ from runner.checkpoints.folder import list_checkpoints, module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.blocks import ASYNC
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, RunFailure, RunnerError, UserError
+from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import COMPILE_AUTO, compiles, describe_updates, find_few_updates, needs_of
@@ -29,6 +29,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.signatures import prepare_key
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes
+from runner.learners.compile_obstacle import find_compile_obstacle
 from runner.locks import FolderLost
 from runner.tracking import (
     DataSet,
@@ -230,7 +231,7 @@ class RunRecords:
         if RECORDED_DATA in needs_of(self._config) and not self._config.offline.materialize_mapped_data:
             self._display.note(f"waiting for the first batch of {data_sets[0]} ...")
         if compiles(self._config):
-            obstacle = _compile_obstacle() if self._config.learners.compile == COMPILE_AUTO else None
+            obstacle = find_compile_obstacle() if self._config.learners.compile == COMPILE_AUTO else None
             text = "the first update compiles, which takes seconds to a minute ..."
             self._display.note(text if obstacle is None else f"updates are not compiled: {obstacle}")
         if self._tracker is not None:
@@ -538,23 +539,3 @@ def information_tags(info: Mapping[str, Any]) -> dict[str, str]:
     git = info["git"]
     tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
     return tags | {f"version.{name}": version for name, version in info["versions"].items()}
-
-
-def _compile_obstacle() -> str | None:
-    """Return the reason why this machine cannot compile updates, or None."""
-    import torch
-
-    from runner.compat.libraries import LibraryChangedError
-
-    try:
-        from runner.fast.compiled_loss import check_compiler, check_torch
-
-        check_torch()
-        if not torch.cuda.is_available():
-            check_compiler()
-    except LibraryChangedError as error:
-        return str(error)
-    except ConfigError as error:
-        [problem] = error.problems
-        return f"{problem.what}; {problem.fix or problem.expected}"
-    return None

@@ -79,7 +79,7 @@ def test_no_compiler() -> None:
     command = [sys.executable, "-m", "runner", "doctor"]
     printed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "optional  compiler" in printed
-    assert "for learners.compile=true: install g++ or clang++" in printed
+    assert "for compiled updates: torch cannot find a C++ compiler" in printed
 
 
 def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
