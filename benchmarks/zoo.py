@@ -34,9 +34,13 @@ SEVERAL_AGENTS = {
 # Trained for a fixed number of env steps, as in published results.
 FIXED = {
     **dict.fromkeys(("ppo_hopper", "ppo_half_cheetah", "ppo_walker2d", "ppo_swimmer", "ppo_reacher", "ppo_pusher"), 10),
-    **dict.fromkeys(("ppo_ant", "ppo_humanoid"), 10),
+    **dict.fromkeys(("ppo_ant", "ppo_humanoid", "ppo_ant_tuned", "ppo_half_cheetah_tuned", "ppo_hopper_tuned"), 10),
+    **dict.fromkeys(("ppo_swimmer_tuned", "ppo_walker2d_tuned", "ppo_bipedal_walker", "sac_bipedal_walker"), 10),
     **dict.fromkeys(("ppo_minatar_asterix", "ppo_minatar_breakout", "ppo_minatar_freeway"), 5),
     **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
+    **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_freeway"), 5),
+    **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
+    "ppo_atari_pong": 1,
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
@@ -44,6 +48,7 @@ EXPERIMENTS = {
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
+    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor", "ppo_minigrid_memory"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
     **dict.fromkeys(("ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),

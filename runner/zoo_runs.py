@@ -25,6 +25,8 @@ TIMES = (
     *("timers/", "system/", "time_this_iter_s", SECONDS, "env_steps_per_s", "offline_data/"),
     *("env_runners/num_samples_ready", "env_runners/sample_bytes_per_env_step"),
 )
+# Options that are newer than stored runs: block -> option -> the value that stored runs have.
+_NEWER_OPTIONS = {"module": {"initial_log_std": 0.0}}
 # Packages of `environment.json` that do not change numbers.
 _NOT_IN_NUMBERS = {"runner", "mlflow", "hydra-core", "omegaconf"}
 
@@ -100,7 +102,8 @@ class Experiment:
         config = build_experiment_config(composed)
         target = next((metric for metric in config.stop if metric != ENV_STEPS), None)
         metric = target or (EVALUATION_RETURN if config.evaluation.evaluation_interval else RETURN)
-        digest = hashlib.sha256(json.dumps(composed.values, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        text = json.dumps(_without_newer_options(composed.values), sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         goal = None if target is None else config.stop[target]
         return cls(name, metric, goal, int(config.stop[ENV_STEPS]), digest)
 
@@ -151,6 +154,16 @@ def stored_runs(path: Path | None = None) -> dict[str, dict[int, ZooRun]]:
 def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that two equal runs share."""
     return {name: value for name, value in result.items() if not name.startswith(TIMES)}
+
+
+def _without_newer_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as it was before its newer options, where these have the values of stored runs."""
+    return {
+        block: {key: value for key, value in options.items() if _NEWER_OPTIONS[block].get(key, ...) != value}
+        if block in _NEWER_OPTIONS
+        else options
+        for block, options in values.items()
+    }
 
 
 def digest_of(run_dir: Path) -> str:

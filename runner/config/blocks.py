@@ -340,6 +340,7 @@ class ModuleConfig:
     free_log_std: bool = option(
         False, "Gaussian actions: log std is a free parameter instead of an output of the network"
     )
+    initial_log_std: float = option(0.0, "free_log_std: value before training")
     log_std_clip_param: float = option(20.0, "Gaussian actions: upper bound of |log std|", above=0)
     use_lstm: bool = option(False, "add an LSTM between encoder and heads")
     use_gru: bool = option(False, "add a GRU between encoder and heads")

@@ -191,7 +191,7 @@ class ActorCriticModule(RLModule):
         num_log_stds = len(dist.log_std_inputs)
         self._has_free_log_std = self.config.free_log_std and num_log_stds > 0
         if self._has_free_log_std:
-            self.log_std = nn.Parameter(torch.zeros(num_log_stds))
+            self.log_std = nn.Parameter(torch.full((num_log_stds,), self.config.initial_log_std))
         if num_log_stds and not isinstance(dist, DiagGaussian):
             is_log_std = torch.zeros(dist.num_inputs, dtype=torch.bool)
             is_log_std[list(dist.log_std_inputs)] = True

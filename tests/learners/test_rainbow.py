@@ -210,6 +210,7 @@ def test_noise_is_for_exploring() -> None:
             ("algorithm.td_error_loss_fn=mse",),
             "q_distribution: algorithm.td_error_loss_fn=mse does not work with distributions",
         ),
+        (("module.initial_log_std=-2",), "initial_log_std: it has no effect with module.free_log_std=false"),
         (("algorithm=ppo",), "q_distribution: PPOLoss does not support it"),
         (("algorithm=cql_discrete", "offline.input_=data"), "noisy: DiscreteCQLLoss does not support it"),
         (("multi_agent.modules={p0: {v_max: -1}}",), r"multi_agent.modules.p0.v_min: a categorical"),

@@ -132,6 +132,12 @@ def test_free_log_std_does_not_depend_on_the_observation() -> None:
     assert dependent.unique().numel() == 10
 
 
+def test_free_log_std_starts_at_its_initial_value() -> None:
+    module = make_module(actions=ACTIONS_BOX, free_log_std=True, initial_log_std=-2.0)
+    log_std = module.forward_train({"obs": some_obs(BOX)})["action_dist_inputs"][:, 2:]
+    assert log_std.tolist() == [[-2.0, -2.0]] * 5
+
+
 @pytest.mark.parametrize("free", [True, False])
 def test_log_std_is_clipped_and_means_are_not(free: bool) -> None:
     module = make_module(actions=ACTIONS_BOX, free_log_std=free, log_std_clip_param=0.25)
