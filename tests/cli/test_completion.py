@@ -40,7 +40,7 @@ from tests.conftest import ROOT, WAIT_S
         ("validate --format ", ["github", "text"]),
         ("new experiment x --algorithm ra", ["rainbow"]),
         ("play zoo:ppo_lunar", ["zoo:ppo_lunarlander"]),
-        ("list en", ["env", "env_runners"]),
+        ("list en", ["env", "env_defaults", "env_runners"]),
         ("resume la", ["latest"]),
         ("completion f", ["fish"]),
         ("nonsense ", []),
