@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= train ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test test-fast slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check suites bench bench-all peers clean
+.PHONY: setup run test test-fast slow lint docs documented zoo policy-gifs learning learning-table learning-curves mutants chaos dist dist-check suites bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -58,8 +58,9 @@ documented: setup
 learning: setup
 	$(BIN)/python -m pytest -m learning
 
-# Write docs/results.md from the results in benchmarks/results.
-learning-table: .peers/rliable/.installed
+# Write docs/results.md and its pictures from the results in benchmarks/results.
+learning-table: setup .peers/rliable/.installed
+	$(BIN)/python benchmarks/suite_pictures.py
 	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
 
 # Train experiments over their seeds (hours), keep policies for `play zoo:NAME`, and write docs/results.md. An interrupted
@@ -68,7 +69,11 @@ ZOO ?=
 
 zoo: setup .peers/rliable/.installed
 	$(BIN)/python benchmarks/zoo.py $(ZOO)
-	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py
+	$(MAKE) learning-table
+
+# Record GIFs of the policies that `make zoo` has kept of MuJoCo and MinAtar. Newer GIFs are skipped.
+policy-gifs: setup
+	$(BIN)/python benchmarks/policy_gifs.py
 
 # The same training in runner, Stable-Baselines3 and a bare loop (hours), on the page docs/results.md. An interrupted
 # `make suites` continues. SUITES="--experiments sac_hopper --seeds 1" measures only some.

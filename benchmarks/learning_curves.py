@@ -10,7 +10,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import altair as alt
 import numpy as np
@@ -22,8 +21,9 @@ _COLOUR, _TARGET_COLOUR = "#2962ff", "#d32f2f"
 _NUM_POINTS = 100
 _STEPS = "num_env_steps_sampled_lifetime"
 # Targets of experiments on recorded data, whose `stop` names no return: of tests/learning/test_offline_learning.py.
-_RECORDED = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
-_RECORDED |= {"cql_discrete_cartpole": 400}
+RECORDED = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
+RECORDED |= {"cql_discrete_cartpole": 400}
+STEP_LABELS = "datum.value ? format(datum.value, '~s') : '0'"  # 0.0, 200k, 1M without the first decimal
 Curve = list[list[float]]  # [env steps, return], in ascending order
 
 
@@ -33,41 +33,44 @@ def read_curves(folder: Path) -> dict[str, list[Curve]]:
     for path in sorted(folder.glob("*.jsonl")):
         experiment = path.stem.rpartition("-")[0]
         curve = [json.loads(line)[:2] for line in path.read_text(encoding="utf-8").splitlines()]
-        by_experiment.setdefault(experiment, []).append(curve)
+        if curve:
+            by_experiment.setdefault(experiment, []).append(curve)
     return by_experiment
 
 
-def median_of(curves: Sequence[Curve]) -> Curve:
-    """Return the median of the curves on a common grid of env steps; a run that has stopped keeps its last return."""
-    ends = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
+def quartiles_of(curves: Sequence[Curve]) -> Curve:
+    """Return `[env steps, lower quartile, median, upper quartile]` of the curves on a common grid of env steps.
+
+    A run that has stopped keeps its last return.
+    """
+    ends = sorted((curve[-1][0] for curve in curves), reverse=True)
     last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least so long
-    first = max(curve[0][0] for curve in curves if curve)
+    first = max(curve[0][0] for curve in curves)
     points = []
     for steps in np.linspace(first, max(first, last), _NUM_POINTS).tolist():
         values = [float(np.interp(steps, *zip(*curve, strict=True))) for curve in curves]
-        points.append([steps, median(values)])
+        points.append([steps, *np.percentile(values, (25, 50, 75)).tolist()])
     return points
 
 
 def target_of(experiment: str) -> float | None:
     """Return the return at which training stops."""
-    if experiment in _RECORDED:
-        return _RECORDED[experiment]
+    if experiment in RECORDED:
+        return RECORDED[experiment]
     stop = build_experiment_config(compose_experiment([f"experiment={experiment}"])).stop
     return next((value for name, value in stop.items() if name.endswith("return_mean")), None)
 
 
 def chart_of(experiment: str, curves: Sequence[Curve], target: float | None) -> alt.LayerChart:
     """Draw the curves of one experiment."""
-    unit = "rows learned from" if experiment in _RECORDED else "env steps"
+    unit = "rows learned from" if experiment in RECORDED else "env steps"
     rows = [
         {"seed": seed, "x": round(steps), "y": float(f"{value:.4g}")}
         for seed, curve in enumerate(curves)
         for steps, value in _thinned(curve)
     ]
-    middle = [{"x": round(steps), "y": float(f"{value:.4g}")} for steps, value in median_of(curves)]
-    labels = "datum.value ? format(datum.value, '~s') : '0'"
-    x = alt.X("x:Q").axis(labelExpr=labels, tickCount=5, title=unit)
+    middle = [{"x": round(steps), "y": float(f"{value:.4g}")} for steps, _, value, _ in quartiles_of(curves)]
+    x = alt.X("x:Q").axis(labelExpr=STEP_LABELS, tickCount=5, title=unit)
     y = alt.Y("y:Q").scale(zero=False).axis(title="return", tickCount=5)
     seeds = alt.Chart(alt.Data(values=rows)).mark_line(color=_COLOUR, opacity=0.25, strokeWidth=1)
     bold = alt.Chart(alt.Data(values=middle)).mark_line(color=_COLOUR, strokeWidth=2)

@@ -3,7 +3,8 @@
 Runs are lines of `zoo/runs.jsonl`; experiments that it does not contain come from
 `benchmarks/results/learning/results.jsonl`. Runs on recorded data and with external simulators are summaries in
 `benchmarks/results/recorded_data.jsonl` and `benchmarks/results/simulators.jsonl`. The pages of `suites.py` and
-`gpu.py` in `benchmarks/results` become sections, if they exist.
+`gpu.py` in `benchmarks/results` become sections, if they exist. Pictures of `suite_pictures.py` and GIFs of
+`policy_gifs.py` are shown, if they exist.
 
 Intervals are 95 % bootstrap intervals of the inter-quartile mean (rliable: Agarwal et al., 2021,
 https://arxiv.org/abs/2108.13264). A run that misses its target counts with all of its env steps.
@@ -15,6 +16,7 @@ import argparse
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -25,7 +27,7 @@ ZOO, LEARNING = Path("zoo/runs.jsonl"), RESULTS / "learning/results.jsonl"
 TRAINING_CURVES = RESULTS / "learning/curves"
 RECORDED_DATA, SIMULATORS = RESULTS / "recorded_data.jsonl", RESULTS / "simulators.jsonl"
 PAGES = (RESULTS / "suites.md", RESULTS / "gpu.md")
-PAGE, PICTURES = Path("docs/results.md"), Path("docs/pictures/learning")
+PAGE, PICTURES, GIFS = Path("docs/results.md"), Path("docs/pictures/results"), Path("docs/pictures/policies")
 # Suite -> parts of the names of its experiments. An experiment belongs to the first suite that has a part of its name.
 SUITES = {
     "MuJoCo": ("half_cheetah", "hopper", "walker2d", "swimmer", "reacher", "pusher", "_ant", "humanoid"),
@@ -42,20 +44,9 @@ ORDER = (
     *("CartPole and Acrobot", "Continuous control", "LunarLander, images, grids and goals", "Partial observability"),
     *("Several agents", "Recorded data", "External simulators"),
 )
-# Suite -> experiments whose curves it shows.
-CURVES = {
-    "CartPole and Acrobot": ("ppo_sb3_cartpole", "dqn_cartpole", "impala_cartpole", "ppo_acrobot"),
-    "Continuous control": ("sac_pendulum", "td3_pendulum", "ddpg_pendulum", "sac_lunarlander_continuous"),
-    "LunarLander, images, grids and goals": ("ppo_lunarlander", "her_bit_flipping", "ppo_minigrid_empty"),
-    "Partial observability": ("ppo_stateless_cartpole_lstm", "appo_stateless_cartpole_lstm"),
-    "Several agents": (
-        "mappo_investment_game",
-        "ippo_investment_game",
-        "mappo_speaker_listener",
-        "ippo_speaker_listener",
-    ),
-    "Recorded data": ("bc_cartpole", "marwil_cartpole", "iql_pendulum", "cql_pendulum"),
-}
+# Suite -> package of its environments, whose version matters.
+PACKAGES = {"MuJoCo": "mujoco", "MinAtar": "minatar"}
+VERSIONS = ("python", "torch", "numpy", "gymnasium")
 NOTES = {
     "Several agents": "IPPO and VDN are listed for comparison: they have the targets of MAPPO and QMIX, which need "
     "a centralised critic or a mixing network. Returns are sums over agents.",
@@ -128,7 +119,8 @@ repeats the measurements, and `make learning-table` writes this page from
    mean of 20 greedy evaluation episodes at the end. *Env steps to it* is the median of the seeds whose training
    return reached the published return. *Minutes* are at the speed of the fastest seed, on one core.
 
-All runs were measured in November 2026 on two CPU cores. Play a trained policy with `play`:
+All runs were measured in November 2026 on two CPU cores. Train all seeds of an experiment with
+`make zoo ZOO="--experiments NAME"`, one seed with `runner train NAME seed=0`, and play a trained policy with `play`:
 
 ```bash
 runner play zoo:ppo_sb3_cartpole -o cartpole.gif
@@ -212,8 +204,21 @@ def fixed_row_of(experiment: str, runs: Sequence[Run], interval: Interval, curve
 
 def published_return(experiment: str, num_env_steps: int) -> float | None:
     """Return the first published return of an experiment after this number of env steps, or None."""
-    texts = [value for name, value, steps, _ in OTHERS if (name, steps) == (experiment, num_env_steps)]
-    return float(texts[0].split()[0]) if texts else None
+    found = published(experiment, num_env_steps)
+    return None if found is None else found[0]
+
+
+def published(experiment: str, num_env_steps: int) -> tuple[float, str] | None:
+    """Return the first published return of an experiment after this number of env steps and its library, or None."""
+    for name, value, steps, source in OTHERS:
+        if (name, steps) == (experiment, num_env_steps):
+            return float(value.split()[0]), source.partition("]")[0].lstrip("[")
+    return None
+
+
+def picture_of(suite: str, pictures: Path = PICTURES) -> Path:
+    """Return the file with the learning curves of a suite."""
+    return pictures / f"{'_'.join(re.findall('[a-z]+', suite.lower()))}.svg"
 
 
 def _first_at(curve: Path, value: float) -> int | None:
@@ -263,10 +268,8 @@ def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[
     return rows
 
 
-def page_of(
-    runs: Mapping[str, Sequence[Run]], interval: Interval, pictures: Path = PICTURES, pages: Sequence[Path] = PAGES
-) -> str:
-    """Return the page docs/results.md: protocol, a table per suite with curves, other pages, published figures."""
+def page_of(runs: Mapping[str, Sequence[Run]], interval: Interval, pages: Sequence[Path] = PAGES) -> str:
+    """Return the page docs/results.md: protocol, a section per suite, other pages, published figures."""
     cached = functools.cache(interval)
 
     def once(values: Sequence[float]) -> tuple[float, float, float]:
@@ -284,15 +287,45 @@ def page_of(
     tables["External simulators"] = _table(SIMULATED, list(map(_simulator_row, _lines_of(SIMULATORS))))
     sections = [INTRODUCTION]
     for suite in ORDER:
-        if not tables[suite]:
-            continue
-        section = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables[suite]]
-        shown = [name for name in CURVES.get(suite, ()) if (pictures / f"{name}.svg").is_file()]
-        section += [f"![{name}: return over training](pictures/learning/{name}.svg)" for name in shown]
-        sections.append("\n".join([*section, ""] if shown else section))
+        of_suite = {name: runs[name] for name in sorted(runs) if suite_of(name) == suite}
+        if tables[suite]:
+            sections.append(_suite_section(suite, tables[suite], of_suite))
     sections += [section_of(page) for page in pages if page.is_file()]
     sections += [_others_section(runs, once), LIMITATIONS]
     return "\n".join(sections)
+
+
+def commands_of(runs: Mapping[str, Sequence[Run]], gifs: Path = GIFS) -> list[str]:
+    """Return a table of commands, with a row for each experiment of fixed env steps or with a GIF, or nothing."""
+    rows = []
+    for name, of_seeds in runs.items():
+        has_gif = (gifs / f"{name}.gif").is_file()
+        if of_seeds[0]["target"] is not None and not has_gif:
+            continue
+        cell = [f"`runner train {name} seed=0`", f'`make zoo ZOO="--experiments {name}"`']
+        if (ZOO.parent / f"{name}.onnx").is_file():
+            cell.append(f"`runner play zoo:{name}`")
+        if has_gif:
+            cell.append(f'<img src="pictures/policies/{name}.gif" width="160px" alt="an episode of {name}">')
+        rows.append(_row(f"`{name}`", "<br>".join(cell)))
+    return _table(("experiment", "train one seed, train all seeds, play the policy"), rows)
+
+
+def measured_on(runs: Mapping[str, Sequence[Run]], package: str | None) -> list[str]:
+    """Return paragraphs with the machines and versions of the runs that were stored with versions.
+
+    Args:
+        package: its version matters in addition to `VERSIONS`.
+    """
+    experiments: dict[str, list[str]] = {}
+    for name, of_seeds in runs.items():
+        for conditions in sorted({_conditions(run, package) for run in of_seeds if run.get("versions")}):
+            experiments.setdefault(conditions, []).append(f"`{name}`")
+    lines = []
+    for conditions, names in experiments.items():
+        of_which = "" if len(names) == len(runs) else f" of {', '.join(names)}"
+        lines.append(f"Machine and versions{of_which}: {conditions}.\n")
+    return lines
 
 
 def section_of(page: Path) -> str:
@@ -304,6 +337,21 @@ def section_of(page: Path) -> str:
 def write_page(interval: Interval) -> None:
     """Write docs/results.md from all results."""
     PAGE.write_text(page_of(read_runs(LEARNING) | read_runs(ZOO), interval), encoding="utf-8")
+
+
+def _suite_section(suite: str, tables: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> str:
+    """Return the section of a suite: its tables, learning curves, commands, machines."""
+    lines = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables]
+    picture = picture_of(suite)
+    if picture.is_file():
+        lines.append(f"![{suite}: return over training](pictures/results/{picture.name})\n")
+    return "\n".join([*lines, *commands_of(runs), *measured_on(runs, PACKAGES.get(suite))])
+
+
+def _conditions(run: Run, package: str | None) -> str:
+    """Return the machine and the versions of a run."""
+    versions = {name: run["versions"][name] for name in (*VERSIONS, package) if name in run["versions"]}
+    return f"{run['machine']}; {', '.join(f'{name} {version}' for name, version in versions.items())}"
 
 
 def _table(columns: Sequence[str], rows: Sequence[str]) -> list[str]:

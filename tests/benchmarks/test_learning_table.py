@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_table import LEARNING, OTHERS, PAGE, ZOO, fixed_row_of, page_of, read_runs, row_of, short
+from benchmarks.learning_table import (
+    LEARNING,
+    OTHERS,
+    PAGE,
+    ZOO,
+    commands_of,
+    fixed_row_of,
+    measured_on,
+    page_of,
+    read_runs,
+    row_of,
+    short,
+)
 from tests.conftest import ROOT
 
 
@@ -65,6 +78,38 @@ def test_every_measured_experiment_is_on_the_page(monkeypatch: pytest.MonkeyPatc
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == [line for line in written.splitlines() if line.startswith("#")]
     assert {experiment for experiment, *_ in OTHERS} <= {path.stem for path in (ROOT / "conf/experiment").iterdir()}
+
+
+def test_every_picture_of_the_page_exists() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    pictures = re.findall(r'!\[.*?\]\((.+?)\)|<img src="(.+?)"', page)
+    assert len(pictures) > 5
+    missing = [name for names in pictures for name in names if name and not (ROOT / PAGE.parent / name).is_file()]
+    assert missing == []
+
+
+def test_commands_are_shown_of_experiments_of_fixed_env_steps_or_with_a_gif(tmp_path: Path) -> None:
+    fixed, sampled = [run(0, 9, 1.0) | {"target": None}], [run(0, 9, 1.0)]
+    runs = {"ppo_hopper_of_a_test": fixed, "ppo_cartpole": sampled, "ppo_acrobot": sampled}
+    assert commands_of({"ppo_cartpole": sampled}, tmp_path) == []
+    assert commands_of(runs, tmp_path)[2:] == [
+        "| `ppo_hopper_of_a_test` | `runner train ppo_hopper_of_a_test seed=0`<br>"
+        '`make zoo ZOO="--experiments ppo_hopper_of_a_test"` |',
+        "",
+    ]
+    (tmp_path / "ppo_acrobot.gif").touch()
+    with_gif = commands_of(runs, tmp_path)
+    assert [line.split(" | ")[0] for line in with_gif[2:-1]] == ["| `ppo_hopper_of_a_test`", "| `ppo_acrobot`"]
+    assert "`runner play zoo:ppo_acrobot`<br><img src=" in with_gif[3]
+
+
+def test_machines_and_versions_are_shown_of_runs_that_were_stored_with_them() -> None:
+    versions = {"python": "3.11.7", "torch": "2.13.0", "mujoco": "4.0.0", "ray": "2.60.0"}
+    stored = run(0, 9, 1.0) | {"machine": "2 cores, A", "versions": versions}
+    known = "2 cores, A; python 3.11.7, torch 2.13.0, mujoco 4.0.0.\n"
+    assert measured_on({"a": [stored, stored], "b": [stored]}, "mujoco") == [f"Machine and versions: {known}"]
+    assert measured_on({"a": [stored], "b": [run(0, 9, 1.0)]}, "mujoco") == [f"Machine and versions of `a`: {known}"]
+    assert measured_on({"b": [run(0, 9, 1.0)]}, None) == []
 
 
 def test_a_fixed_number_of_env_steps_is_compared_with_the_published_return(tmp_path: Path) -> None:
