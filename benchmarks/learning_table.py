@@ -118,6 +118,8 @@ repeats the measurements, and `make learning-table` writes this page from
 6. Experiments with a *published* return train for the number of env steps of the published run. Their return is the
    mean of 20 greedy evaluation episodes at the end. *Env steps to it* is the median of the seeds whose training
    return reached the published return. *Minutes* are at the speed of the fastest seed, on one core.
+7. Pictures show the median and the quartiles of the seeds until half of them have stopped. A seed that has stopped
+   keeps its last return.
 
 All runs were measured in November 2026 on two CPU cores. Train all seeds of an experiment with
 `make zoo ZOO="--experiments NAME"`, one seed with `runner train NAME seed=0`, and play a trained policy with `play`:
