@@ -176,19 +176,24 @@ class Branch(Node):
         self._stages = stages[::-1]  # the last operator comes first, because the most advanced item is handled first
 
     def step(self) -> Any:
-        """Pass the most advanced item, or else one of the source, on until there is an output or nothing to pass on."""
+        """Pass the most advanced item on until there is an output; without an item, take one from the source."""
         while not self._outputs:
             stage = next(filter(_Stage.has_input, self._stages), None)
             if stage is None:
-                found = self.source.step()
-                if found is WORKED or isinstance(found, NotReady):
-                    return found
-                self._first.append(found)
-            elif not stage.operator.accepts(stage.inputs[0]):
+                return self._take()
+            if not stage.operator.accepts(stage.inputs[0]):
                 return NotReady.FOR_QUEUE
-            elif not stage.pass_on():
+            if not stage.pass_on():
                 return WORKED
         return self._outputs.popleft()
+
+    def _take(self) -> Any:
+        """Take an item from the source; it is passed on in the next step, so that a run can stop in between."""
+        found = self.source.step()
+        if found is WORKED or isinstance(found, NotReady):
+            return found
+        self._first.append(found)
+        return WORKED
 
     @property
     def is_waiting(self) -> bool:

@@ -151,26 +151,14 @@ def test_every_operator_of_a_plan_is_found_in_runner_plans() -> None:
     assert all(hasattr(plans, name) for name in OPERATORS)
 
 
-class Later(DebugPrint):
-    """Takes items once it is free."""
-
-    is_free = False
-
-    def accepts(self, item: Any) -> bool:
-        return self.is_free
-
-
 def test_a_run_does_not_stop_while_recorded_batches_wait_and_a_restored_one_reads_first() -> None:
     read = _read_recorded()
-    busy = Later(read.context)
-    plan = Plan(busy(read), read.context)
+    plan = Plan(DebugPrint(read.context)(read), read.context)
     plan.root.step()
-    assert not plan.can_be_saved, "the batches wait for Later"
+    assert not plan.can_be_saved, "the batches wait for DebugPrint"
     state = plan.get_state()  # of an iteration that another branch ended
     other = _read_recorded()
-    free = Later(other.context)
-    free.is_free = True
-    resumed = Plan(free(other), other.context)
+    resumed = Plan(DebugPrint(other.context)(other), other.context)
     resumed.set_state(state)
     learners: Any = other.context.learners
     assert learners.num_reads == 1, "before the waiting batches are trained on"
