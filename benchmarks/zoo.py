@@ -41,6 +41,7 @@ FIXED = {
     **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
     **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
+    "ppo_minigrid_memory": 5,
     "ppo_atari_pong": 1,
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
@@ -49,7 +50,7 @@ EXPERIMENTS = {
     **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
-    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor", "ppo_minigrid_memory"), 10),
+    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
     **dict.fromkeys(("ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
