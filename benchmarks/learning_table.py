@@ -40,7 +40,6 @@ SUITES = {
         "two_step_game",
         "tictactoe",
         "spread",
-        "zombies",
     ),
     "Partial observability": ("stateless",),
     "Continuous control": ("pendulum", "lunarlander_continuous", "bipedal_walker"),

@@ -29,7 +29,7 @@ SEVERAL_AGENTS = {
     **dict.fromkeys(("ippo_investment_game", "ippo_speaker_listener", "mappo_investment_game"), 10),
     **dict.fromkeys(("mappo_speaker_listener", "ppo_dqn_multi_agent_cartpole", "ppo_league_tictactoe"), 10),
     **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
-    **dict.fromkeys(("mappo_simple_spread", "ppo_knights_archers_zombies"), 5),
+    "mappo_simple_spread": 5,
     **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
 }
 # Trained for a fixed number of env steps, as in published results.

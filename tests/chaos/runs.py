@@ -158,7 +158,6 @@ SAMPLED = {
     "ppo_hopper": _SAMPLED,
     "ppo_humanoid": _SAMPLED,
     "ppo_inverted_pendulum": _SAMPLED,
-    "ppo_knights_archers_zombies": _COOPERATIVE,
     "ppo_league_connect_four": (*_SAMPLED, "league.snapshot_every=500"),
     "ppo_league_pursuit": (*_SAMPLED, "league.snapshot_every=500"),
     "ppo_league_tictactoe": (*_SAMPLED, "league.snapshot_every=500"),

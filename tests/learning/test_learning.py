@@ -108,7 +108,7 @@ UNTRIED = {
     *("dqn_atari_breakout", "ppo_ant", "ppo_atari_breakout", "ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu"),
     *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
     *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker", "ppo_atari_pong"),
-    *("mappo_simple_spread", "ppo_knights_archers_zombies", "ppo_minigrid_memory"),
+    *("mappo_simple_spread", "ppo_minigrid_memory"),
     *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "hopper", "swimmer", "walker2d")),
     *(f"ppo_minatar_{game}" for game in GAMES),
     *(f"dqn_minatar_{game}" for game in GAMES if game != "breakout"),
