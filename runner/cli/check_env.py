@@ -22,7 +22,9 @@ def main(arguments: Arguments) -> int:
     others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
     if others:
         raise UsageError(Problem("check-env accepts only keys of `env`", None, others[0], "env.KEY=VALUE"))
-    named = env_override(arguments.words[0], search_dirs(arguments.config_dir))
+    name, named = arguments.words[0], env_override(arguments.words[0], search_dirs(arguments.config_dir))
+    if any(text.lstrip("+").startswith("env.backend=") for text in arguments.overrides):
+        named = f"env.env={name}"  # the wrappers that belong to an id are for environments of Gymnasium
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
     config = build_blocks(composed)
     if problems := [*apply_rules(ENV_RULES, config, composed)]:

@@ -68,7 +68,7 @@ def mark_static_address(tensor: torch.Tensor) -> None:
 def onednn_linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return inputs (M, K) times the transposed weight (N, K) plus the bias (N,), by oneDNN.
 
-    There is no public function for float32.
+    The public functions of torch use MKL for float32.
     """
     product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
     return product

@@ -49,8 +49,8 @@ def _blocks() -> Schema:
     properties[_ALGORITHM] = {"description": "The algorithm: its loss, its training loop and their options."}
     metrics = producible_metrics(ExperimentConfig(evaluation=EvaluationConfig(evaluation_interval=1)))
     properties["stop"]["properties"] = {
-        name: {"type": "number", "description": meaning} for name, meaning in metrics.items()
-    }
+        name: {"type": ["number", "null"], "description": meaning} for name, meaning in metrics.items()
+    }  # null removes a condition of the experiment that a file builds on
     return properties
 
 

@@ -172,7 +172,7 @@ class CompiledLoss:
     def _note_guards(self, guards: Sequence[Any]) -> list[bool]:
         """Record which values a new function has read, and return which guards torch checks at each call.
 
-        Functions and classes in modules, and methods, are assumed to stay the same; a third of all guards is for them.
+        Functions and classes in modules are assumed to stay the same; a quarter of all guards is for them.
         """
         read = {guard.name: guard.value for guard in guards if isinstance(guard.value, (bool, int, float, str))}
         before = self._read.get(self._case, read)
@@ -197,8 +197,7 @@ class CompiledLoss:
 
 def _may_change(guard: Any) -> bool:
     """Return whether a guard checks something that may differ from one update to the next."""
-    is_value = isinstance(guard.value, (bool, int, float, str))
-    return is_value or not (guard.is_global or guard.guard_type == "NOT_PRESENT_IN_GENERIC_DICT")
+    return not guard.is_global or isinstance(guard.value, (bool, int, float, str))
 
 
 def _gradients(loss: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:

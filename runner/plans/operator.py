@@ -115,20 +115,6 @@ class _Stage:
     def _settle(self, _: Transform) -> None:
         self.transform = self.operator.transform
 
-    def has_input(self) -> bool:
-        """Return whether items wait for the operator."""
-        return bool(self.inputs)
-
-    def pass_on(self) -> bool:
-        """Pass the first item to the operator; return whether there are outputs."""
-        operator = self.operator
-        try:
-            made = self.transform(self.inputs.popleft())
-            self.outputs.extend(operator.counted(made) if operator.is_counted else made)
-        except StopIteration as error:  # it would silently end a loop over the plan
-            raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
-        return bool(self.outputs)
-
 
 def _listed(operator: Operator, item: Any) -> Any:
     """Return the outputs of an operator for one item as a list, so that they can be checked."""
@@ -178,12 +164,18 @@ class Branch(Node):
     def step(self) -> Any:
         """Pass the most advanced item on until there is an output; without an item, take one from the source."""
         while not self._outputs:
-            stage = next(filter(_Stage.has_input, self._stages), None)
+            stage = next((stage for stage in self._stages if stage.inputs), None)
             if stage is None:
                 return self._take()
-            if not stage.operator.accepts(stage.inputs[0]):
+            operator = stage.operator
+            if not operator.accepts(stage.inputs[0]):
                 return NotReady.FOR_QUEUE
-            if not stage.pass_on():
+            try:
+                made = stage.transform(stage.inputs.popleft())
+                stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
+            except StopIteration as error:  # it would silently end a loop over the plan
+                raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
+            if not stage.outputs:
                 return WORKED
         return self._outputs.popleft()
 

@@ -58,13 +58,13 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
         *marked_but(
             pytest.mark.slow,
             [
-                *(("ppo", call) for call in (1, 3, 6)),
-                *(("dqn", call) for call in (1, 3001, 3002)),
+                *(("ppo", call) for call in (1, 2, 3)),
+                *(("dqn", call) for call in (1, 601, 602)),
                 *(("in_turn", call) for call in (600, 601, 602)),
                 *(("a2c", call) for call in (2, 30)),
                 *(("appo", call) for call in (20, 21, 22)),
             ],
-            *(("ppo", 3), ("dqn", 3001)),
+            *(("ppo", 3), ("dqn", 601)),
         ),
         *(pytest.param("ahead", call, marks=[pytest.mark.slow, pytest.mark.ray]) for call in (20, 21, 22)),
     ],
