@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.learning_table import published_return
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
@@ -85,25 +86,35 @@ MOST_RESULTS = 3
 # Options of `env` -> their names in the last column.
 ENVIRONMENTS = {
     "acrobot": "Acrobot",
+    "ant": "Ant",
+    "atari_ale": "Atari",
+    "bipedal_walker": "BipedalWalker",
     "bit_flipping": "bit flipping",
     "cartpole": "CartPole",
     "catch": "Catch",
     "dict_cartpole": "CartPole",
     "goal_maze": "goal maze",
+    "half_cheetah": "HalfCheetah",
+    "hopper": "Hopper",
+    "humanoid": "Humanoid",
     "inverted_pendulum": "InvertedPendulum",
     "investment_game": "investment game",
     "lunarlander": "LunarLander",
     "masked_cartpole": "CartPole",
-    "minatar": "MinAtar Breakout",
+    "minatar": "MinAtar",
     "minigrid": "MiniGrid",
     "misbehaving_cartpole": "CartPole",
     "multi_agent_cartpole": "two-agent CartPole",
     "multi_agent_pendulum": "two-agent Pendulum",
     "pendulum": "Pendulum",
-    "speaker_listener": "speaker and listener",
+    "pusher": "Pusher",
+    "reacher": "Reacher",
+    "speaker_listener": "PettingZoo",
     "stateless_cartpole": "CartPole without velocities",
+    "swimmer": "Swimmer",
     "tic_tac_toe": "tic-tac-toe",
     "two_step_game": "two-step game",
+    "walker2d": "Walker2d",
 }
 
 
@@ -198,7 +209,7 @@ def _learns_from_records(algorithm: str) -> bool:
 
 
 def results_of(algorithm: str) -> list[str]:
-    """Return the environments on which every seed reached the target, the ones that took longest first."""
+    """Return the environments on which seeds reached their goal, the ones that took longest first."""
     steps: dict[str, float] = {}
     for file in list_options([conf_dir()], "experiment").values():
         if _choice(file, "algorithm") == algorithm and file.stem in _reached():
@@ -209,7 +220,10 @@ def results_of(algorithm: str) -> list[str]:
 
 @functools.cache
 def _reached() -> dict[str, float]:
-    """Return experiment -> median env steps or updates, of experiments of which every seed reached the target."""
+    """Return experiment -> median env steps or updates, of experiments whose seeds reached their goal.
+
+    The goal is the target for every seed, or, without a target, the published return for the median seed.
+    """
     runs: dict[str, dict[int, Mapping[str, Any]]] = {}
     for line in (ROOT / "zoo/runs.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
@@ -217,16 +231,22 @@ def _reached() -> dict[str, float]:
     reached = {
         name: median(run["num_env_steps"] for run in of_seeds.values())
         for name, of_seeds in runs.items()
-        if all(
-            run["episode_return_mean"] >= run["target"] and run["num_env_steps"] <= run["max_env_steps"]
-            for run in of_seeds.values()
-        )
+        if _have_reached_goal(name, list(of_seeds.values()))
     }
     for line in (ROOT / "benchmarks/results/recorded_data.jsonl").read_text(encoding="utf-8").splitlines():
         summary = json.loads(line)
         if summary["reached"] == summary["seeds"]:
             reached.setdefault(summary["experiment"], summary["updates_median"])
     return reached
+
+
+def _have_reached_goal(experiment: str, runs: Sequence[Mapping[str, Any]]) -> bool:
+    if runs[0]["target"] is not None:
+        return all(
+            run["episode_return_mean"] >= run["target"] and run["num_env_steps"] <= run["max_env_steps"] for run in runs
+        )
+    published = published_return(experiment, runs[0]["max_env_steps"])
+    return published is not None and median(run["episode_return_mean"] for run in runs) >= published
 
 
 def _choice(file: Path, group: str) -> str:
