@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from suite_cli import EVALUATION_SEED, Task, measure, parse_task
+from suite_cli import EVALUATION_SEED, Task, run
 from suite_minatar import MinAtar
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -144,16 +144,11 @@ class Loop:
 
 
 def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
+    torch.set_num_threads(1)
+    torch.manual_seed(task.seed)
     loop = Loop(task)
     return loop.train, loop.evaluate
 
 
-def main() -> None:
-    task = parse_task(__doc__)
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    measure(lambda: build(task))
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, build)

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import wrappers
-from suite_cli import CLIP, EVALUATION_SEED, Task, measure, parse_task
+from suite_cli import CLIP, EVALUATION_SEED, Task, run
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional as F
@@ -157,16 +157,11 @@ class Loop:
 
 
 def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
+    torch.set_num_threads(1)
+    torch.manual_seed(task.seed)
     loop = Loop(task)
     return loop.train, loop.evaluate
 
 
-def main() -> None:
-    task = parse_task(__doc__)
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    measure(lambda: build(task))
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, build)

@@ -8,7 +8,7 @@ import gymnasium
 import torch
 from bare_sac import Loop
 from sac_cli import HIDDENS, SACSettings
-from suite_cli import EVALUATION_SEED, Task, measure, parse_task
+from suite_cli import EVALUATION_SEED, Task, run
 
 
 def settings_of(task: Task) -> SACSettings:
@@ -43,6 +43,8 @@ def evaluate(loop: Loop, task: Task) -> list[float]:
 
 
 def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
+    torch.set_num_threads(1)
+    torch.manual_seed(task.seed)
     loop = Loop(settings_of(task))
 
     def train() -> int:
@@ -53,12 +55,5 @@ def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]
     return train, lambda: evaluate(loop, task)
 
 
-def main() -> None:
-    task = parse_task(__doc__)
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    measure(lambda: build(task))
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, build)

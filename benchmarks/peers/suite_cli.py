@@ -67,22 +67,18 @@ def scheduled(schedule: float | Sequence[Sequence[float]], env_steps: float) -> 
     return float(value)
 
 
-def parse_task(description: str | None) -> Task:
-    """Read the task from the command line."""
+# Makes the system for a task. Returns a function that trains and returns the number of env steps, and one that returns
+# the returns of evaluation episodes.
+Build = Callable[[Task], tuple[Callable[[], int], Callable[[], Sequence[float]]]]
+
+
+def run(description: str | None, build: Build) -> None:
+    """Train and evaluate on the task of the command line, and print the result as the last line of stdout."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--task", required=True, type=json.loads, help="the fields of `suite_cli.Task` as JSON")
-    return Task(**parser.parse_args().task)
-
-
-def measure(make: Callable[[], tuple[Callable[[], int], Callable[[], Sequence[float]]]]) -> None:
-    """Train and evaluate, and print the result as the last line of stdout.
-
-    Args:
-        make: builds the system, and returns a function that trains and returns the number of env steps, and one that
-            returns the returns of evaluation episodes.
-    """
+    task = Task(**parser.parse_args().task)
     start = time.perf_counter()
-    train, evaluate = make()
+    train, evaluate = build(task)
     built, cpu_built = time.perf_counter(), time.process_time()
     env_steps = train()
     trained, cpu_trained = time.perf_counter(), time.process_time()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from suite_cli import Task, measure, parse_task
+from suite_cli import Task, run
 
 from runner import Trainer
 
@@ -40,11 +41,6 @@ def build(task: Task, run_dir: str) -> tuple[Callable[[], int], Callable[[], Seq
     return train, evaluate
 
 
-def main() -> None:
-    task = parse_task(__doc__)
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        measure(lambda: build(task, run_dir))
-
-
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
+        run(__doc__, partial(build, run_dir=run_dir))

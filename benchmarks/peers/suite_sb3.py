@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
-from suite_cli import ADAM_EPSILON, CLIP, EVALUATION_SEED, Task, measure, parse_task
+from suite_cli import ADAM_EPSILON, CLIP, EVALUATION_SEED, Task, run
 from torch import Tensor, nn
 
 
@@ -131,6 +131,7 @@ def held_out_env(task: Task) -> VecEnv:
 
 
 def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
+    torch.set_num_threads(1)
     model, held_out = {"ppo": make_ppo, "sac": make_sac, "dqn": make_dqn}[task.algorithm](task)
 
     def train() -> int:
@@ -143,11 +144,5 @@ def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]
     return train, evaluate
 
 
-def main() -> None:
-    task = parse_task(__doc__)
-    torch.set_num_threads(1)
-    measure(lambda: build(task))
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, build)

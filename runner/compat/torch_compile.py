@@ -19,11 +19,12 @@ with TORCH.expected():
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
     from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.custom_graph_pass import CustomGraphPass
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 # A pass over the graph of a function before code is generated; `torch.compiler` does not have a public base class.
 GraphPass = CustomGraphPass
+digest_of_files = get_hash_for_files
 # `torch.compiler` does not have public errors.
 COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError)
 

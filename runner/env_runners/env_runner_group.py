@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cluster.actor_group import ActorGroup, GroupFuture
 from runner.cluster.actors import RemoteActor
-from runner.cluster.futures import Future, wait_a_moment, wait_any
+from runner.cluster.futures import wait_a_moment, wait_any
 from runner.config.blocks import EPISODES
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.operators import ENV_RUNNERS
@@ -19,6 +20,7 @@ from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
 from runner.parts import Part
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.restarts import ActorDied
 from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
@@ -58,7 +60,6 @@ class EnvRunnerGroup(Part):
 
     Attributes:
         actors: actors that hold the env runners.
-        counts: metric name -> sum of the counts of all runners.
         weights_seq_no: number of the newest weights, which are numbered from 1.
         in_flight: requests that have not been collected, oldest first.
         awaited: requests in flight that plans have found not ready since the last wait.
@@ -83,7 +84,6 @@ class EnvRunnerGroup(Part):
         self._sent = dict.fromkeys(self.actors.indexes, self._newest)
         self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
-        self.counts: dict[str, int] = {}
         self._counts_of: dict[int, Mapping[str, int]] = {}
         self.in_flight: list[SampleFuture] = []
         self.awaited: dict[SampleFuture, None] = {}
@@ -137,7 +137,7 @@ class EnvRunnerGroup(Part):
             NUM_HEALTHY: self.num_runners,
             NUM_RESTARTS: self.num_restarts,
         }
-        return health | self.counts | self._size_of_samples()
+        return health | _summed(list(self._counts_of.values())) | self._size_of_samples()
 
     def _size_of_samples(self) -> dict[str, float | None]:
         num_bytes, num_env_steps, self._num_bytes, self._num_env_steps = self._num_bytes, self._num_env_steps, 0.0, 0
@@ -165,11 +165,12 @@ class EnvRunnerGroup(Part):
         """Sample with all runners. Also return whether one has left the group; the others then sample its share."""
         shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
         futures = self._submit("sample", shares, explore, num_env_steps_sampled)
-        answered = [future for future in futures if future.has_answer()]
-        samples = [future.result().numbered(future.index, future.weights_seq_no) for future in answered]
+        samples = []
+        for future in futures:
+            with suppress(ActorDied):  # the runner has left the group
+                samples.append(_sample_of(future))
         self._take_in(samples, self.shared_state_of(samples))
-        writable = [_writable(sample, future) for sample, future in zip(samples, answered, strict=True)]
-        return writable, len(answered) < len(futures)
+        return samples, len(samples) < len(futures)
 
     def request(
         self, index: int, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0, method: str = "sample"
@@ -206,10 +207,10 @@ class EnvRunnerGroup(Part):
         if future in self.in_flight:
             self.in_flight.remove(future)
         self.awaited.pop(future, None)
-        sample: Sample = future.result().numbered(future.index, future.weights_seq_no)
+        sample = _sample_of(future)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))
-        return _writable(sample, future)
+        return sample
 
     def _shares(self, total: int, num_parts: int) -> dict[int, int]:
         """Split `total` evenly among the first `num_parts` runners; shares by index differ by at most one."""
@@ -257,7 +258,6 @@ class EnvRunnerGroup(Part):
                 self._num_env_steps += sample.rollout.num_env_steps
                 self._num_bytes += sample.bytes_per_env_step * sample.rollout.num_env_steps
         self.shared_state = shared_state
-        self.counts = _summed(list(self._counts_of.values()))
 
     def addresses(self) -> list[str]:
         """Return the addresses `host:port` for simulators; empty if runners step environments."""
@@ -400,7 +400,7 @@ class EnvRunnerGroup(Part):
             self.actors.close()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per update; frozen dataclasses take longer to create
 class _SentWeights:
     """Weights that runners act with.
 
@@ -420,8 +420,9 @@ class _SentWeights:
         return self.share(dict(self.weights)) if self.weights else None
 
 
-def _writable(sample: Sample, future: Future) -> Sample:
-    """Return the sample with writable arrays; arrays from Ray's object store may be read-only."""
+def _sample_of(future: SampleFuture) -> Sample:
+    """Wait for a sample, and return it with writable arrays; arrays from Ray's object store may be read-only."""
+    sample: Sample = future.result().numbered(future.index, future.weights_seq_no)
     return sample if future.reference is None else sample.with_writable_rows()
 
 

@@ -15,7 +15,7 @@ from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GradientSample(Sample):
     """A sample without its steps, and the gradients computed on them."""
 

@@ -22,7 +22,7 @@ from runner.rows.to_record import ToRecord
 Weights = Mapping[str, npt.NDArray[np.float32]]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
 class Sample(LeanPickle):
     """The result of one call of `sample`.
 

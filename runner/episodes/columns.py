@@ -123,7 +123,7 @@ class Agents:
     env_t: npt.NDArray[np.int64]  # (R + E,) env time step of each observation
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
 class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
     """E episode chunks as columns. As a sequence, it holds `SingleAgentEpisode` views, made on demand.
 

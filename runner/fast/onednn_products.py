@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from runner.compat.torch_compile import GraphPass, onednn_linear
+from runner.compat.torch_compile import GraphPass, digest_of_files, onednn_linear
 
 _FEWEST_MULTIPLICATIONS = 4_000_000  # M * K * N of a product from which oneDNN is faster
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -73,7 +73,7 @@ class OneDNNProducts(GraphPass):
 
     def uuid(self) -> Any:
         """Return the identity of the pass in torch's cache of compiled code."""
-        return "runner.fast.onednn_products", _FEWEST_MULTIPLICATIONS
+        return digest_of_files((__file__,))
 
 
 def _is_large(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain
 from typing import Any, Protocol
 
@@ -64,7 +64,7 @@ class _Rows:
             self._all = None
             self.indices = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
         else:
-            self._all = self.indices = np.arange(nested.row_count(self.columns))
+            self._all = self.indices = _first_indices(nested.row_count(self.columns))
         self.num_rows = len(self.indices)
 
     def are_all(self, indices: Units) -> bool:
@@ -81,6 +81,12 @@ class _Rows:
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
         return columns
+
+
+@lru_cache(maxsize=4)
+def _first_indices(num_rows: int) -> Units:
+    """Return 0, 1, ...; cached because most train batches have the same size."""
+    return np.arange(num_rows)
 
 
 class _Sequences:

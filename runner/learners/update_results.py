@@ -10,7 +10,7 @@ import numpy.typing as npt
 from runner.pipelines.custom_metrics import ReducedMetrics
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per update; frozen dataclasses take longer to create
 class UpdateResult:
     """Result of an update.
 

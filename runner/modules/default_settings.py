@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
-_UNCHANGED = nullcontext()
+P = ParamSpec("P")
+R = TypeVar("R")
 
-_NUMPY_ERRORS: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
-
-@contextmanager
-def default_settings() -> Iterator[None]:
+class default_settings:  # noqa: N801 - a context manager, like `torch.no_grad`
     """Compute with gradients, float32, the CPU as default device, and numpy's default floating-point error handling.
 
     Restores the previous settings at the end. Can also be used as a decorator.
     """
-    made = torch.empty(0)  # asking torch for its default device takes four times as long
-    dtype, device = made.dtype, made.device
-    has_device = device.type != "cpu"
-    numpy_errors = np.seterr(**_NUMPY_ERRORS)
-    with torch.inference_mode(False) if made.is_inference() else _UNCHANGED, torch.enable_grad():
-        try:
-            if dtype is not torch.float32:
-                torch.set_default_dtype(torch.float32)
-            if has_device:
-                torch.set_default_device(None)
-            yield
-        finally:
-            if torch.get_default_dtype() is not dtype:
-                torch.set_default_dtype(dtype)
-            if has_device:
-                torch.set_default_device(device)
-            np.seterr(**numpy_errors)
+
+    def __enter__(self) -> None:
+        made = torch.empty(0)  # asking torch for its default device takes four times as long
+        self._dtype, self._device = made.dtype, made.device
+        self._inference = torch.inference_mode(False) if made.is_inference() else None
+        if self._inference is not None:
+            self._inference.__enter__()
+        self._has_gradients = torch.is_grad_enabled()
+        if not self._has_gradients:
+            torch.set_grad_enabled(True)
+        self._numpy_errors = np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")
+        self._numpy_errors.__enter__()
+        if self._dtype is not torch.float32:
+            torch.set_default_dtype(torch.float32)
+        if self._device.type != "cpu":
+            torch.set_default_device(None)
+
+    def __exit__(self, *error: object) -> None:
+        if torch.get_default_dtype() is not self._dtype:
+            torch.set_default_dtype(self._dtype)
+        if self._device.type != "cpu":
+            torch.set_default_device(self._device)
+        self._numpy_errors.__exit__(None, None, None)
+        if torch.is_grad_enabled() is not self._has_gradients:
+            torch.set_grad_enabled(self._has_gradients)
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function with default settings in each call."""
+
+        @wraps(function)
+        def with_default_settings(*args: P.args, **kwargs: P.kwargs) -> R:
+            with default_settings():
+                return function(*args, **kwargs)
+
+        return with_default_settings
 
 
 def is_default_dtype() -> bool:

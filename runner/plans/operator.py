@@ -164,8 +164,10 @@ class Branch(Node):
     def step(self) -> Any:
         """Pass the most advanced item on until there is an output; without an item, take one from the source."""
         while not self._outputs:
-            stage = next((stage for stage in self._stages if stage.inputs), None)
-            if stage is None:
+            for stage in self._stages:
+                if stage.inputs:
+                    break
+            else:
                 return self._take()
             operator = stage.operator
             if not operator.accepts(stage.inputs[0]):

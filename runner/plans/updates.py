@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from runner.env_runners.loss_failure import with_rollout
 from runner.learners.loss_failure import LossNotFinite
@@ -45,10 +44,15 @@ def finish_update(
     )
 
 
-@contextmanager
-def naming_rows_of(item: Experiences) -> Iterator[None]:
-    """Add the rows of an item for which a loss is not finite to the error."""
-    try:
-        yield
-    except LossNotFinite as failure:
-        raise with_rollout(failure, item.rollout) from failure
+class RowNames:
+    """Context that adds the rows of an item for which a loss is not finite to the error."""
+
+    def __init__(self, item: Experiences) -> None:
+        self._item = item
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, LossNotFinite):
+            raise with_rollout(error, self._item.rollout) from error

@@ -24,7 +24,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
 class Chunks:
     """Positions of the E chunks of a fragment, slot by slot, then along time; int64 arrays of the store's namespace.
 

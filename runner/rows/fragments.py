@@ -18,7 +18,7 @@ from runner.rows.row_arrays import RowArrays
 AddColumns = Callable[[dict[str, Column]], None]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
 class Fragment:
     """The chunks that were cut from a store.
 

@@ -25,7 +25,7 @@ from runner.rows.row_store import RowStore
 _GROWTH = 1.5
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
 class EnvFragment(Fragment):
     """A fragment of sub-environments.
 

@@ -61,8 +61,7 @@ class Concurrently(Source):
         """Take the number of items given by its weight from each branch; with '*', all items until it waits.
 
         A branch that waits for env runners keeps its turn, so that the ratio of turns stays the same. A branch that
-        waits for a
-        queue passes its turn on.
+        waits for a queue passes its turn on.
         """
         weight = self._weights[self._turn]
         if weight != "*" and self._num_given >= weight:  # type: ignore[operator]
