@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -33,13 +34,18 @@ def env_defaults_of(algorithm: str, env: str, dirs: Sequence[Path]) -> str:
     options = list_options(dirs, "env_defaults")
     if env in list_options(dirs, GROUP) or not any(name.startswith(f"{algorithm}_") for name in options):
         return _NONE
-    names = (f"{algorithm}_{kind}" for kind in env_kinds(env))
+    names = (f"{algorithm}_{kind}" for kind in (name_of(env), *env_kinds(env)))
     return next((name for name in names if name in options), _NONE)
 
 
 def connectors_of(algorithm: str, env: str, dirs: Sequence[Path]) -> str:
     """Return the option of `connectors` that belongs to `env_defaults_of` the same arguments."""
     return str(id_table()["connectors"].get(env_defaults_of(algorithm, env, dirs), _DEFAULT))
+
+
+def name_of(env: str) -> str:
+    """Return the id of an environment without module, namespace and version: `Swimmer`."""
+    return re.sub(r"-v\d+$", "", re.split("[:/]", env)[-1])
 
 
 @lru_cache(maxsize=64)

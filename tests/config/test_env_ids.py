@@ -75,7 +75,7 @@ def test_each_option_names_its_algorithm_and_is_valid(name: str) -> None:
     composed = compose_experiment(overrides)
     build_experiment_config(composed)
     file = OURS[0] / "env_defaults" / f"{name}.yaml"
-    assert set(read_yaml(file)) <= {"algorithm", "module", "env_runners", "env"}
+    assert set(read_yaml(file)) <= {"defaults", "algorithm", "module", "env_runners", "env"}
 
 
 def test_values_come_from_the_file_of_the_kind() -> None:
@@ -126,6 +126,15 @@ def test_an_option_of_the_user_extends_the_table(tmp_path: Path) -> None:
     (tmp_path / "env_defaults").mkdir()
     (tmp_path / "env_defaults" / "pg_vector.yaml").write_text("# @package _global_\nalgorithm: {lr: 7e-3}\n")
     assert _composed("env=Acrobot-v1", "algorithm=pg", config_dir=tmp_path).values["algorithm"]["lr"] == 7e-3
+
+
+def test_an_environment_may_have_an_option_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "env_defaults").mkdir()
+    (tmp_path / "env_defaults" / "ppo_Acrobot.yaml").write_text("# @package _global_\nalgorithm: {lr: 7e-3}\n")
+    assert _composed("env=Acrobot-v1", config_dir=tmp_path).values["algorithm"]["lr"] == 7e-3
+    swimmer, hopper = (_composed(f"env={name}-v5").values for name in ("Swimmer", "Hopper"))
+    assert (swimmer["algorithm"]["gamma"], hopper["algorithm"]["gamma"]) == (0.9999, 0.99)
+    assert swimmer["connectors"]["env_to_module"] == hopper["connectors"]["env_to_module"]
 
 
 def test_a_wrong_id_has_the_nearest_option_and_id() -> None:
