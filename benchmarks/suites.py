@@ -245,8 +245,7 @@ runner's updates, except for the CPU time of the compiler's processes. Repeat th
 DIFFERENCES = """\
 ## Differences between the systems
 
-- **PPO.** runner's policy has a deviation that depends on the observation, the others one that does not. The others
-  start with orthogonal weights. runner normalises advantages per batch, the others per minibatch.
+- **PPO.** The others start with orthogonal weights. runner normalises advantages per batch, the others per minibatch.
 - **SAC.** In the 10,000 steps before learning, runner acts with its initial policy, the others with random actions.
 - **DQN.** Without double Q-learning, which Stable-Baselines3 does not support.
 """
