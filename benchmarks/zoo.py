@@ -130,10 +130,12 @@ def main() -> None:
     parser.add_argument("--experiments", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"))
     parser.add_argument("--again", action="store_true", help="also train stored seeds")
+    parser.add_argument("--seeds", type=int, help="train at most this number of seeds of each experiment")
     parser.add_argument("--parallel", type=int, default=2, help="number of runs at a time")
     arguments = parser.parse_args()
     zoo = Zoo(arguments.folder)
-    missing = [one for name in arguments.experiments for one in zoo.missing(name, EXPERIMENTS[name], arguments.again)]
+    num_seeds = {name: min(EXPERIMENTS[name], arguments.seeds or EXPERIMENTS[name]) for name in arguments.experiments}
+    missing = [one for name in num_seeds for one in zoo.missing(name, num_seeds[name], arguments.again)]
     print(f"{len(missing)} runs to train", flush=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         futures = [pool.submit(zoo.train, *one) for one in missing]
