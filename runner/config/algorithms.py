@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from runner.config.fields import Option, names_of, option
@@ -347,6 +348,41 @@ class DQNConfig(AlgorithmConfig):
 
     metrics: ClassVar[type[LossMetrics]] = DQNMetrics
     module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "noisy")
+
+
+@dataclass(frozen=True)
+class PQNMetrics(LossMetrics):
+    """Metrics of one gradient step of PQN; means over the minibatch."""
+
+    qf_loss: Any
+    qf_mean: Any
+
+
+@dataclass(frozen=True)
+class PQNConfig(AlgorithmConfig):
+    """PQN (Gallici et al., 2024, https://arxiv.org/abs/2407.04811): Q-learning without replay and target networks.
+
+    Defaults as in CleanRL's `pqn.py`, with batches of 512 env steps.
+    """
+
+    lr: Schedule = option(2.5e-4, "learning rate", minimum=0, is_schedule=True)
+    grad_clip: float | None = option(10.0, _GRAD_CLIP)
+    optimizer: OptimizerConfig = field(default_factory=partial(OptimizerConfig, _target_="torch.optim.RAdam"))
+    train_batch_size_per_learner: int = option(512, "rows per update", unit="env steps", minimum=1)
+    num_epochs: int = option(4, "passes over the batch in one update", minimum=1)
+    minibatch_size: int | None = option(128, _MINIBATCH_SIZE)
+    lambda_: float = option(
+        0.65, "lambda of the returns: 0: one step; 1: to the end of the fragment", minimum=0, maximum=1
+    )
+    epsilon: Schedule = option(
+        [[0, 1.0], [100_000, 0.05]],
+        "probability of a random action, as a schedule over env steps",
+        minimum=0,
+        maximum=1,
+        is_schedule=True,
+    )
+
+    metrics: ClassVar[type[LossMetrics]] = PQNMetrics
 
 
 @dataclass(frozen=True)

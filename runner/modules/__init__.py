@@ -21,6 +21,7 @@ _EXPORTS: dict[str, str] = {
     "MultiCategorical": "categorical",
     "MultiRLModule": "multi_rl_module",
     "NestedDistribution": "distributions",
+    "QModule": "double_q_module",
     "RLModule": "rl_module",
     "RunAgents": "multi_rl_module",
     "SACModule": "q_function_modules",

@@ -1,4 +1,4 @@
-"""A Q function over all discrete actions, with a target network."""
+"""Q functions over all discrete actions, with and without a target network."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class _QNetwork(nn.Sequential):
         return q
 
 
-class DoubleQModule(RLModule):
-    """Q(s, .) and its target network; acts greedily, or with probabilities softmax(Q) when exploring.
+class QModule(RLModule):
+    """Q(s, .), with the value max_a Q(s, a); acts greedily, or with probabilities softmax(Q) when exploring.
 
     With `q_distribution` the network returns N outputs per action, the inputs of a distribution of returns with mean Q.
     With `noisy` the layers of the head are noisy if the batch has a column `noise`.
@@ -93,7 +93,8 @@ class DoubleQModule(RLModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise TypeError(f"DoubleQModule computes a Q value for each action: got {action_space}; expected: Discrete")
+            name = type(self).__name__
+            raise TypeError(f"{name} computes a Q value for each action: got {action_space}; expected: Discrete")
         super().__init__(observation_space, action_space, config)
         self._mask_key = config.action_mask_key
         self._first_action = int(action_space.start)
@@ -107,9 +108,7 @@ class DoubleQModule(RLModule):
         head = q_head(num_features, int(action_space.n), self._num_atoms, config)
         self.num_noise = head.num_noise
         self.qf = _QNetwork(encoder, head)
-        self.target_qf = target_of(self.qf)
         self.memory = memory
-        self.target_memory = None if memory is None else target_of(memory)
         if memory is not None:
             self.is_stateful = True
             self.inputs = ("obs", "state_in")
@@ -130,9 +129,10 @@ class DoubleQModule(RLModule):
         q = outputs["qf_preds"]
         return {"action_dist_inputs": q} if self.memory is None else {"action_dist_inputs": q, "state_out": state_out}
 
-    def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute the target's `qf_preds`, and `qf_dist_inputs` for a distribution, like `forward_train`."""
-        return self._q(self.target_qf, self.target_memory, batch)[0]
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return (B,) max_a Q(s, a) of `obs` (B, ...); if stateful (S, L)."""
+        values: Tensor = self._q(self.qf, self.memory, batch)[0]["qf_preds"].amax(-1)
+        return values
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Draw the factors of the noise of noisy layers, `(*leading, num_noise)`."""
@@ -146,11 +146,6 @@ class DoubleQModule(RLModule):
         """Return (B,) Q of actions (B,) of the space, from `qf_preds`; or (B, N) from `qf_dist_inputs`."""
         numbers = actions.long() - self._first_action if self._first_action else actions.long()
         return of_actions(q, numbers)
-
-    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the target of Q with Q, and the target of the recurrent layer with that layer."""
-        memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
-        return [(self.target_qf, self.qf), *memories]
 
     def _q(self, qf: _QNetwork, memory: Memory | None, batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], State]:
         """Return Q of all actions, its distribution if there is one, and the next state."""
@@ -170,6 +165,24 @@ class DoubleQModule(RLModule):
             q = self.value_distribution.mean(q)
         outputs["qf_preds"] = q if self._mask_key is None else self.action_dist.masked(q, obs[self._mask_key])
         return outputs, state_out
+
+
+class DoubleQModule(QModule):
+    """`QModule` with a target network."""
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.target_qf = target_of(self.qf)
+        self.target_memory = None if self.memory is None else target_of(self.memory)
+
+    def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the target's `qf_preds`, and `qf_dist_inputs` for a distribution, like `forward_train`."""
+        return self._q(self.target_qf, self.target_memory, batch)[0]
+
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return the target of Q with Q, and the target of the recurrent layer with that layer."""
+        memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
+        return [(self.target_qf, self.qf), *memories]
 
 
 def q_head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:

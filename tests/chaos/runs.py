@@ -138,6 +138,7 @@ SAMPLED = {
     "mappo_simple_spread": _COOPERATIVE,
     "mappo_speaker_listener": _COOPERATIVE,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "pqn_cartpole": (*_SHORT_FRAGMENTS, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"),
     "ppo_acrobot": _SAMPLED,
     "ppo_ant": _SAMPLED,
     "ppo_atari_breakout": (*_SAMPLED, *_SMALL_IMAGES),

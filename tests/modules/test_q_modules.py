@@ -123,6 +123,8 @@ def test_masks_reach_q() -> None:
         assert bool((q[:, 1] < -1e8).all())
         assert bool((q[:, ::2].abs() < 100).all())
         assert bool((q.argmax(-1) != 1).all())
+    allowed = module.forward_train({"obs": obs})["qf_preds"][:, ::2]
+    torch.testing.assert_close(module.compute_values({"obs": obs}), allowed.amax(-1))
     iql = IQLModule(space, gym.spaces.Discrete(3), config)
     assert iql.compute_q_values(obs, torch.tensor([0, 2, 0, 2])).shape == (2, 4)
     assert bool((iql.forward_train({"obs": obs})["action_dist_inputs"][:, 1] < -1e8).all())

@@ -54,6 +54,7 @@ ROWS = {
     "dqn": "value_based.md#dqn",
     "rainbow": "value_based.md#rainbow-c51-qr-dqn-and-noisy-layers",
     "apex_dqn": "value_based.md#ape-x",
+    "pqn": "value_based.md#pqn",
     "sac": "continuous_control.md#sac",
     "sac_discrete": "continuous_control.md#sac-for-discrete-actions",
     "tqc": "continuous_control.md#tqc",
