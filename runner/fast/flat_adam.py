@@ -42,8 +42,8 @@ class FlatAdam:
         assert parameter.grad is not None  # created by FlatParameters
         parts = groups or (slice(None),)
         step_counts = torch.zeros(len(parts), device=parameter.device)
-        shown = step_counts.numpy() if step_counts.is_cpu else step_counts  # numpy adds in a fifth of torch's time
-        self._step_counts = [shown[group : group + 1] for group in range(len(parts))]  # a group may skip steps
+        # A group may skip steps. A memoryview adds in a tenth of torch's time.
+        self._step_counts: Any = step_counts.numpy().data if step_counts.is_cpu else step_counts
         self._state = {
             "step": step_counts,
             "exp_avg": torch.zeros_like(values),
@@ -68,9 +68,10 @@ class FlatAdam:
 
     def step(self, *lrs: float | None) -> None:
         """Take a step along the gradient, with a learning rate for each group, or None to skip the group."""
-        for kernel, step_count, lr in zip(self._kernels, self._step_counts, lrs, strict=True):
+        counts = self._step_counts
+        for group, (kernel, lr) in enumerate(zip(self._kernels, lrs, strict=True)):
             if lr is not None:
-                step_count += 1
+                counts[group] += 1
                 kernel(lr=lr)
 
     def get_state(self) -> dict[str, Tensor]:
