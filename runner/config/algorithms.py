@@ -351,6 +351,18 @@ class DQNConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
+class MunchausenDQNConfig(DQNConfig):
+    """Munchausen-DQN (Vieillard et al., 2020, https://arxiv.org/abs/2007.14430): DQN with log-policies in rewards."""
+
+    n_step: int | list[int] = option(1, _N_STEP)
+    double_q: bool = option(False, "no effect: the target is the value of a softmax policy")
+    munchausen_alpha: float = option(0.9, "weight of the log-policy in the reward", minimum=0, maximum=1)
+    munchausen_tau: float = option(0.03, "temperature of the softmax policy", above=0)
+
+    module_options: ClassVar[tuple[str, ...]] = ("noisy",)
+
+
+@dataclass(frozen=True)
 class PQNMetrics(LossMetrics):
     """Metrics of one gradient step of PQN; means over the minibatch."""
 

@@ -78,13 +78,19 @@ class DQNLoss(Loss):
             losses = module.value_distribution.td_loss(z, next_z, batch["rewards"], discounts)  # (B,)
             td_error = losses.detach()
         else:
-            next_q = self.target_q_of(module, target, best)
-            y = torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
+            y = self.targets_of(module, batch, target, best, discounts)
             losses = self._td_loss(q, y, reduction="none")
             td_error = (q.detach() - y).abs()
         share = td_error.new_full(td_error.shape, 1.0 / len(td_error))  # this product takes a third of the time of mean
         qf_loss = torch.dot(batch["weights"] * share, losses)
         return DQNMetrics(qf_loss, qf_loss, torch.dot(q.detach(), share), torch.dot(td_error, share), td_error)
+
+    def targets_of(
+        self, module: Any, batch: Mapping[str, Any], target: Mapping[str, Any], best: Tensor, discounts: Tensor
+    ) -> Tensor:
+        """Return y (B,) from the target's outputs in s', the best actions there, and gamma^n or 0 (B,)."""
+        next_q = self.target_q_of(module, target, best)
+        return torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
 
     def q_of(self, module: Any, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
         """Return Q (B,) of the given actions, from outputs of `forward_train`."""

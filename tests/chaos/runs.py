@@ -137,6 +137,7 @@ SAMPLED = {
     "mappo_investment_game": _COOPERATIVE,
     "mappo_simple_spread": _COOPERATIVE,
     "mappo_speaker_listener": _COOPERATIVE,
+    "munchausen_dqn_cartpole": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "pqn_cartpole": (*_SHORT_FRAGMENTS, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"),
     "ppo_acrobot": _SAMPLED,

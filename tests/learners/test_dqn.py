@@ -12,9 +12,10 @@ import torch
 
 from runner import Trainer
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.algorithms import DQNConfig
+from runner.config.algorithms import DQNConfig, MunchausenDQNConfig
 from runner.config.schemas import ModuleConfig
 from runner.learners.dqn import DQNLoss
+from runner.learners.munchausen_dqn import MunchausenDQNLoss
 from runner.modules import DoubleQModule, RLModule
 from tests.learners.loss_contract import LossContract
 from tests.learners.offline_modules import make
@@ -37,6 +38,13 @@ class TestDQNLossContract(LossContract):
 
 class TestDQNLossContractOfOneNetwork(TestDQNLossContract):
     config = replace(DQNConfig(), double_q=False, td_error_loss_fn="mse")
+
+
+class TestMunchausenDQNLossContract(TestDQNLossContract):
+    config = MunchausenDQNConfig()
+
+    def make_loss(self) -> DQNLoss:
+        return MunchausenDQNLoss(self.config)
 
 
 class Table(torch.nn.Module):
@@ -122,6 +130,35 @@ def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str) -> None:
             )
             nudged[sign] = DQNLoss(config)(frozen, batch).total_loss.item()
         assert table.q.grad[place].item() == pytest.approx((nudged[1] - nudged[-1]) / 2e-6, abs=1e-5)
+
+
+def test_munchausen_targets_in_closed_form() -> None:
+    stream, tau, alpha, gamma = np.random.default_rng(0), 0.3, 0.7, 0.8
+    config = MunchausenDQNConfig(gamma=gamma, munchausen_alpha=alpha, munchausen_tau=tau, td_error_loss_fn="mse")
+    table = Table(stream.normal(size=(6, 3)), stream.normal(size=(6, 3)))
+    num_rows = 40
+    batch = {
+        "obs": torch.from_numpy(stream.integers(6, size=num_rows)),
+        "actions": torch.from_numpy(stream.integers(3, size=num_rows)),
+        "rewards": torch.from_numpy(stream.normal(size=num_rows)),
+        "new_obs": torch.from_numpy(stream.integers(6, size=num_rows)),
+        "terminateds": torch.from_numpy(stream.random(num_rows) < 0.3),
+        "n_step": torch.ones(num_rows, dtype=torch.int64),
+        "weights": torch.ones(num_rows, dtype=torch.float64),
+    }
+    metrics = MunchausenDQNLoss(config)(table, batch)
+
+    q, target_q, errors = table.q.detach().numpy(), table.target_q.numpy(), []
+    policy = np.exp(target_q / tau) / np.exp(target_q / tau).sum(1, keepdims=True)
+    for row in range(num_rows):
+        s, a, next_s = (int(batch[name][row]) for name in ("obs", "actions", "new_obs"))
+        y = float(batch["rewards"][row]) + alpha * max(-1.0, tau * np.log(policy[s, a]))
+        if not batch["terminateds"][row]:
+            y += gamma * (policy[next_s] * (target_q[next_s] - tau * np.log(policy[next_s]))).sum()
+        errors.append(abs(q[s, a] - y))
+    np.testing.assert_allclose(metrics.td_error.numpy(), errors, rtol=1e-6)
+    assert metrics.total_loss.item() == pytest.approx(np.mean(np.square(errors)))
+    assert np.any(tau * np.log(policy) < -1)  # so that some rows are clipped
 
 
 def test_a_dueling_head_adds_the_value_to_centred_advantages() -> None:

@@ -69,6 +69,7 @@ PROMISES = {
     "ddpg_pendulum": (-200, 20_000),
     "td3_pendulum": (-200, 20_000),
     "tqc_pendulum": (-200, 20_000),
+    "munchausen_dqn_cartpole": (450, 150_000),
     "pg_cartpole": (400, 500_000),
     "pqn_cartpole": (450, 300_000),
     "ppo_cartpole": (450, 300_000),
@@ -134,6 +135,7 @@ SAMPLED = (
     "impala_",
     "ippo_",
     "mappo_",
+    "munchausen_",
     "pg_",
     "pqn_",
     "ppo_",
@@ -158,6 +160,7 @@ TEN_SEEDS = (
     *("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"),
     "sac_multi_agent_pendulum",
     *(
+        "munchausen_dqn_cartpole",
         "pg_cartpole",
         "pqn_cartpole",
         "ppo_acrobot",

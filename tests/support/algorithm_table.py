@@ -53,6 +53,7 @@ ROWS = {
     "appo": "policy_gradient.md#appo",
     "dqn": "value_based.md#dqn",
     "rainbow": "value_based.md#rainbow-c51-qr-dqn-and-noisy-layers",
+    "munchausen_dqn": "value_based.md#munchausen-dqn",
     "apex_dqn": "value_based.md#ape-x",
     "pqn": "value_based.md#pqn",
     "sac": "continuous_control.md#sac",
