@@ -31,6 +31,7 @@ _EXPORTS: dict[str, str] = {
     "check_mask_space": "actor_critic_module",
     "distribution_for": "distributions",
     "frozen": "target_networks",
+    "target_of": "target_networks",
 }
 
 __all__ = sorted(_EXPORTS)

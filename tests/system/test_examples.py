@@ -91,6 +91,18 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
 
 
+def test_td3_from_scratch_trains_compiled_and_is_exported(tmp_path: Path) -> None:
+    folder, run_dir = ROOT / "examples" / "own_td3", tmp_path / "run"
+    short = ["stop.num_env_steps_sampled_lifetime=80", "algorithm.learning_starts=40", "learners.compile=true"]
+    short += ["algorithm.min_sample_timesteps_per_iteration=40", "evaluation.evaluation_duration=1", "tracking=none"]
+    train = ["+experiment=my_td3_pendulum", "--config-dir", ".", *short, f"hydra.run.dir={run_dir}"]
+    for arguments in (train, ["export", str(run_dir), str(tmp_path / "policy.onnx"), "--trust"]):
+        command = [sys.executable, "-m", "runner", *arguments]
+        result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+        assert result.returncode == 0, result.stderr
+    assert result_of(run_dir)["learners/default_policy/critic_loss"] > 0
+
+
 OWN_MODULE = ("own_module", "residual_cartpole")
 
 
