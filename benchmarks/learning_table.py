@@ -89,6 +89,7 @@ OTHERS = (
     ("ppo_minatar_breakout", "28", 10_000_000, _GYMNAX),
     ("ppo_minatar_freeway", "58", 10_000_000, _GYMNAX),
     ("ppo_minatar_space_invaders", "131", 10_000_000, _GYMNAX),
+    ("ppo_minigrid_key_corridor", "0.949", 500_000, _ZOO_PAGE),
     ("ppo_pendulum", "-172", 100_000, _ZOO_PAGE),
     ("ppo_pusher", "-40.4 ± 7.2", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_reacher", "-6", 1_000_000, _BASELINES),

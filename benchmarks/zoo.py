@@ -134,6 +134,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="train at most this number of seeds of each experiment")
     parser.add_argument("--parallel", type=int, default=2, help="number of runs at a time")
     arguments = parser.parse_args()
+    if arguments.seeds is not None and arguments.seeds < 1:
+        parser.error(f"--seeds must be 1 or more, got {arguments.seeds}")
     zoo = Zoo(arguments.folder)
     num_seeds = {name: min(EXPERIMENTS[name], arguments.seeds or EXPERIMENTS[name]) for name in arguments.experiments}
     missing = [one for name in num_seeds for one in zoo.missing(name, num_seeds[name], arguments.again)]

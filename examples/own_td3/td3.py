@@ -1,4 +1,4 @@
-"""Twin delayed DDPG from scratch, without the delay: its module, options, metrics and loss."""
+"""TD3 without delayed policy updates, from scratch: its module, options, metrics and loss."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MyTD3Config(TargetNetworksConfig):
     critic_lr: float = option(1e-3, "learning rate of the Q functions", above=0)
     train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     replay_capacity: int = option(50_000, "capacity of the replay buffer", unit="env steps", minimum=2)
-    learning_starts: int = option(500, "env steps with random actions before the first update", minimum=0)
+    learning_starts: int = option(500, "steps with random actions before the first update", unit="env steps", minimum=0)
     exploration_noise: float = option(0.1, "standard deviation of the noise on actions", minimum=0)
     target_noise: float = option(0.2, "standard deviation of the noise on the target's actions", minimum=0)
 
@@ -95,9 +95,10 @@ class MyTD3Loss(Loss):
 
     def __init__(self, config: MyTD3Config) -> None:
         self._config = config
+        self._stream = np.random.default_rng(0)
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Keep the random stream of this loss."""
+        """Draw the noise from this stream."""
         self._stream = stream
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -355,7 +355,7 @@ class MunchausenDQNConfig(DQNConfig):
     """Munchausen-DQN (Vieillard et al., 2020, https://arxiv.org/abs/2007.14430): DQN with log-policies in rewards."""
 
     n_step: int | list[int] = option(1, _N_STEP)
-    double_q: bool = option(False, "no effect: the target is the value of a softmax policy")
+    double_q: bool = option(False, "false: the target is the value of a softmax policy", choices=(False,))
     munchausen_alpha: float = option(0.9, "weight of the log-policy in the reward", minimum=0, maximum=1)
     munchausen_tau: float = option(0.03, "temperature of the softmax policy", above=0)
 
@@ -372,14 +372,14 @@ class PQNMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class PQNConfig(AlgorithmConfig):
-    """PQN (Gallici et al., 2024, https://arxiv.org/abs/2407.04811): Q-learning without replay and target networks.
+    """PQN (Gallici et al., 2024, https://arxiv.org/abs/2407.04811): Q-learning without replay or target networks.
 
-    Defaults as in CleanRL's `pqn.py`, with batches of 512 env steps.
+    Learning rate, batch, epochs and lambda are CleanRL's.
     """
 
     lr: Schedule = option(2.5e-4, "learning rate", minimum=0, is_schedule=True)
     grad_clip: float | None = option(10.0, _GRAD_CLIP)
-    optimizer: OptimizerConfig = field(default_factory=partial(OptimizerConfig, _target_="torch.optim.RAdam"))
+    optimizer: OptimizerConfig = field(default_factory=partial(OptimizerConfig, name="radam"))
     train_batch_size_per_learner: int = option(512, "rows per update", unit="env steps", minimum=1)
     num_epochs: int = option(4, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(128, _MINIBATCH_SIZE)

@@ -111,8 +111,10 @@ def describe_allowed(annotation: Any, option: Option | None) -> str:
         is_number = kind in ("an integer", "a number") or kind.startswith("a list of")
         names.append(f"{kind} {bounds}" if is_number and bounds else kind)
     if option.choices:
-        choices = ", ".join(str(choice) for choice in option.choices)
-        of_choices = {"text": choices, "a block of keys": f"a block of the keys {choices}"}
+        choices = ", ".join(
+            str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in option.choices
+        )
+        of_choices = {"text": choices, "true or false": choices, "a block of keys": f"a block of the keys {choices}"}
         names = [of_choices.get(name, name) for name in names]
     if option.is_schedule:
         names.append("a schedule [[0, value], [env_steps, value], ...]")

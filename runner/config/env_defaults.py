@@ -39,8 +39,12 @@ def env_defaults_of(algorithm: str, env: str, dirs: Sequence[Path]) -> str:
 
 
 def connectors_of(algorithm: str, env: str, dirs: Sequence[Path]) -> str:
-    """Return the option of `connectors` that belongs to `env_defaults_of` the same arguments."""
-    return str(id_table()["connectors"].get(env_defaults_of(algorithm, env, dirs), _DEFAULT))
+    """Return the option of `connectors` for the kind of environment; see `env_defaults_of`."""
+    if env_defaults_of(algorithm, env, dirs) == _NONE:
+        return _DEFAULT
+    table = id_table()["connectors"]
+    options = (table.get(f"{algorithm}_{kind}") for kind in env_kinds(env))
+    return next((str(option) for option in options if option is not None), _DEFAULT)
 
 
 def name_of(env: str) -> str:

@@ -14,6 +14,7 @@ from runner.config.targets import OPTIMIZERS, Given, find_target_problems
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "adam": ("epsilon", "betas", "weight_decay"),
     "adamw": ("epsilon", "betas", "weight_decay"),
+    "radam": ("epsilon", "betas", "weight_decay"),
     "rmsprop": ("epsilon", "alpha", "momentum", "weight_decay"),
     "sgd": ("momentum", "weight_decay"),
 }
@@ -24,14 +25,14 @@ class OptimizerConfig:
     """The optimiser. Learning rates are fields of the algorithm. Null options use torch's defaults."""
 
     name: str = option("adam", "optimiser; no effect if _target_ is set", choices=tuple(OPTIONS))
-    epsilon: float | None = option(None, "adam, adamw, rmsprop: term added to the denominator", minimum=0)
+    epsilon: float | None = option(None, "adam, adamw, radam, rmsprop: term added to the denominator", minimum=0)
     betas: list[float] | None = option(
-        None, "adam, adamw: decay rates of the averages of gradients and squared gradients", minimum=0, below=1
+        None, "adam, adamw, radam: decay rates of the averages of gradients and squared gradients", minimum=0, below=1
     )
     alpha: float | None = option(None, "rmsprop: decay rate of the average of squared gradients", minimum=0, maximum=1)
     momentum: float | None = option(None, "rmsprop, sgd: momentum", minimum=0)
     weight_decay: float | None = option(None, "weight decay; decoupled from the gradient with adamw", minimum=0)
-    _target_: str | None = option(None, "dotted path of a torch optimiser, for example torch.optim.RAdam; null: name")
+    _target_: str | None = option(None, "dotted path of a torch optimiser, for example torch.optim.NAdam; null: name")
     arguments: dict[str, Any] = option({}, "keyword arguments of the class of _target_")
 
     def given_options(self) -> dict[str, Any]:

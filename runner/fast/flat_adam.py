@@ -43,7 +43,7 @@ class FlatAdam:
         parts = groups or (slice(None),)
         step_counts = torch.zeros(len(parts), device=parameter.device)
         # A group may skip steps. A memoryview adds in a tenth of torch's time.
-        self._step_counts: Any = step_counts.numpy().data if step_counts.is_cpu else step_counts
+        self._step_counts: Any = step_counts.numpy().data if step_counts.is_cpu else list(step_counts.unbind())
         self._state = {
             "step": step_counts,
             "exp_avg": torch.zeros_like(values),

@@ -73,7 +73,7 @@ class OneDNNProducts(GraphPass):
 
     def uuid(self) -> Any:
         """Return the identity of the pass in torch's cache of compiled code."""
-        return digest_of_files((__file__,))
+        return digest_of_files(__file__)
 
 
 def _is_large(node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ _LOWEST_LOG_POLICY = -1.0  # of tau log pi(a | s), l_0 in the paper
 
 
 class MunchausenDQNLoss(DQNLoss):
-    """DQN's loss with y = R + alpha [tau log pi(a | s)] + gamma^n tau log sum_a' exp(Q_target(s', a') / tau); eq. 4.
+    """DQN's loss with y = R + alpha [tau log pi(a | s)] + gamma^n tau log sum_a' exp(Q_target(s', a') / tau).
 
     pi = softmax(Q_target / tau). The first bracket is clipped to [-1, 0]. The last term, which is 0 if the step is
     terminal, is the value of pi in s' with its entropy: sum_a' pi(a' | s') (Q_target(s', a') - tau log pi(a' | s')).

@@ -21,7 +21,12 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 
-_CLASSES = {"adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD}
+_CLASSES = {
+    "adamw": torch.optim.AdamW,
+    "radam": torch.optim.RAdam,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
 
 
 class Optimizer(Protocol):

@@ -16,7 +16,7 @@ R = TypeVar("R")
 class default_settings:  # noqa: N801 - a context manager, like `torch.no_grad`
     """Compute with gradients, float32, the CPU as default device, and numpy's default floating-point error handling.
 
-    Restores the previous settings at the end. Can also be used as a decorator.
+    Restores the previous settings at the end. Can also be used as a decorator. Each `with` needs a new instance.
     """
 
     def __enter__(self) -> None:

@@ -43,7 +43,7 @@ class Moments:
         """Return the moments of (B, ...) rows."""
         if len(rows) == 0:
             return cls.of_nothing(rows.shape[1:])
-        if len(rows) == 1:  # with equal results, in a third of the time
+        if len(rows) == 1:  # equal for finite rows, in a third of the time
             return cls(1.0, rows[0].astype(np.float64), np.zeros(rows.shape[1:]))
         mean = np.add.reduce(rows, axis=0, dtype=np.float64) / len(rows)
         shifts = rows - mean

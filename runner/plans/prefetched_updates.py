@@ -10,7 +10,7 @@ from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanEnded
-from runner.plans.updates import RowNames, finish_update
+from runner.plans.updates import NamesRowsInErrors, finish_update
 
 
 class UpdatesWithPrefetch(Node):
@@ -113,7 +113,7 @@ class PrefetchedUpdate:
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        with RowNames(self.item):
+        with NamesRowsInErrors(self.item):
             return self._begun()()
 
     def _begun(self) -> Callable[[], UpdateResult]:

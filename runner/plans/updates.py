@@ -44,7 +44,7 @@ def finish_update(
     )
 
 
-class RowNames:
+class NamesRowsInErrors:
     """Context that adds the rows of an item for which a loss is not finite to the error."""
 
     def __init__(self, item: Experiences) -> None:

@@ -58,6 +58,8 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         "a2c",
         "a3c",
         "apex",
+        "munchausen_dqn",
+        "pqn",
         "appo",
         "ddpg",
         "dqn",

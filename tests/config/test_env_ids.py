@@ -128,10 +128,12 @@ def test_an_option_of_the_user_extends_the_table(tmp_path: Path) -> None:
     assert _composed("env=Acrobot-v1", "algorithm=pg", config_dir=tmp_path).values["algorithm"]["lr"] == 7e-3
 
 
-def test_an_environment_may_have_an_option_of_its_own(tmp_path: Path) -> None:
+def test_an_environment_may_have_a_custom_option(tmp_path: Path) -> None:
     (tmp_path / "env_defaults").mkdir()
     (tmp_path / "env_defaults" / "ppo_Acrobot.yaml").write_text("# @package _global_\nalgorithm: {lr: 7e-3}\n")
-    assert _composed("env=Acrobot-v1", config_dir=tmp_path).values["algorithm"]["lr"] == 7e-3
+    values = _composed("env=Acrobot-v1", config_dir=tmp_path).values
+    assert values["algorithm"]["lr"] == 7e-3
+    assert values["connectors"]["env_to_module"] == _composed("env=Acrobot-v1").values["connectors"]["env_to_module"]
     swimmer, hopper = (_composed(f"env={name}-v5").values for name in ("Swimmer", "Hopper"))
     assert (swimmer["algorithm"]["gamma"], hopper["algorithm"]["gamma"]) == (0.9999, 0.99)
     assert swimmer["connectors"]["env_to_module"] == hopper["connectors"]["env_to_module"]

@@ -932,7 +932,9 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
         "ddpg",
         "ippo",
         "mappo",
+        "munchausen_dqn",  # the plan of dqn
         "ppo_sb3",  # the plan of ppo
+        "pqn",  # the plan of ppo
         "qmix",
         "sac_discrete",
         "tqc",

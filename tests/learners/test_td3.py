@@ -111,7 +111,7 @@ def actor_weights(learner: ModuleLearner) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in learner.module.actor.parameters()])
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "radam", "rmsprop", "sgd"])
 def test_the_policy_learns_in_every_third_step(optimizer: str) -> None:
     options = {"momentum": 0.9} if optimizer == "sgd" else {}
     config = replace(CONFIG, policy_delay=3, actor_lr=1e-2, optimizer=OptimizerConfig(name=optimizer, **options))

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[OptimizerConfig, type[torch.optim.Optimizer], dict[str, A
         ADAM,
         {"eps": 1e-3, "betas": (0.5, 0.9), "weight_decay": 0.1},
     ),
+    "radam": (OptimizerConfig("radam", betas=[0.7, 0.9]), torch.optim.RAdam, {"betas": (0.7, 0.9)}),
     "adamw": (OptimizerConfig("adamw", betas=[0.7, 0.9]), torch.optim.AdamW, {"betas": (0.7, 0.9)}),
     "rmsprop": (
         OptimizerConfig("rmsprop", epsilon=1e-5, alpha=0.9, momentum=0.5),

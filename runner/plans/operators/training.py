@@ -15,7 +15,7 @@ from runner.plans.items import Experiences, Gradients, TrainResult
 from runner.plans.operator import IteratorSource, Node, Operator
 from runner.plans.prefetched_updates import UpdatesWithPrefetch
 from runner.plans.recorded_batches import RecordedBatches
-from runner.plans.updates import RowNames, finish_update
+from runner.plans.updates import NamesRowsInErrors, finish_update
 
 
 class TrainOneStep(Operator):
@@ -35,7 +35,7 @@ class TrainOneStep(Operator):
         if isinstance(item, RecordedBatches):
             return [self._trained_on_recorded(item, num_env_steps)]
         lags = context.lags_of(item.origins)  # before the update increments the number of the weights
-        with RowNames(item):
+        with NamesRowsInErrors(item):
             update = context.learners.update(item.rollout, num_env_steps)
         return [finish_update(context, item, lags, update)]
 
@@ -72,7 +72,7 @@ class ComputeGradients(Operator):
         """Return the gradients of all modules."""
         started = time.perf_counter()
         num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
-        with RowNames(item):
+        with NamesRowsInErrors(item):
             gradients = self.context.learners.gradients(item.rollout, num_env_steps)
         timers = {"learner_update": time.perf_counter() - started}
         reported = gradients.connector_metrics
