@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import ContextDecorator
 
 import numpy as np
 import torch
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class default_settings:  # noqa: N801 - a context manager, like `torch.no_grad`
+class default_settings(ContextDecorator):  # noqa: N801 - a context manager, like `torch.no_grad`
     """Compute with gradients, float32, the CPU as default device, and numpy's default floating-point error handling.
 
     Restores the previous settings at the end. Can also be used as a decorator. Each `with` needs a new instance.
@@ -46,15 +41,9 @@ class default_settings:  # noqa: N801 - a context manager, like `torch.no_grad`
         if self._inference is not None:
             self._inference.__exit__(None, None, None)
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return the function with default settings in each call."""
-
-        @wraps(function)
-        def with_default_settings(*args: P.args, **kwargs: P.kwargs) -> R:
-            with default_settings():
-                return function(*args, **kwargs)
-
-        return with_default_settings
+    def _recreate_cm(self) -> default_settings:
+        """Return an instance for one call of a decorated function; called by `ContextDecorator`."""
+        return default_settings()
 
 
 def is_default_dtype() -> bool:
