@@ -30,6 +30,9 @@ _MINIBATCH_SIZE = Option(
 )
 _LEARNING_STARTS = Option("env steps stored before the first update", unit="env steps", minimum=0)
 _N_STEP = Option("env steps whose rewards a target sums; [min, max]: drawn per row", minimum=1)
+_EPSILON = Option(
+    "probability of a random action, as a schedule over env steps", minimum=0, maximum=1, is_schedule=True
+)
 
 
 @dataclass(frozen=True)
@@ -328,13 +331,7 @@ class DQNConfig(AlgorithmConfig):
     replay_capacity: int = option(50_000, "capacity of the replay buffer", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(1000, _LEARNING_STARTS)
     n_step: int | list[int] = option(3, _N_STEP)
-    epsilon: Schedule = option(
-        [[0, 1.0], [10_000, 0.05]],
-        "probability of a random action, as a schedule over env steps",
-        minimum=0,
-        maximum=1,
-        is_schedule=True,
-    )
+    epsilon: Schedule = option([[0, 1.0], [10_000, 0.05]], _EPSILON)
     double_q: bool = option(
         True,
         "double Q-learning: the network chooses the next action and the target network evaluates it; false: the target "
@@ -386,13 +383,7 @@ class PQNConfig(AlgorithmConfig):
     lambda_: float = option(
         0.65, "lambda of the returns: 0: one step; 1: to the end of the fragment", minimum=0, maximum=1
     )
-    epsilon: Schedule = option(
-        [[0, 1.0], [100_000, 0.05]],
-        "probability of a random action, as a schedule over env steps",
-        minimum=0,
-        maximum=1,
-        is_schedule=True,
-    )
+    epsilon: Schedule = option([[0, 1.0], [100_000, 0.05]], _EPSILON)
 
     metrics: ClassVar[type[LossMetrics]] = PQNMetrics
 

@@ -211,7 +211,7 @@ def _learns_from_records(algorithm: str) -> bool:
 
 
 def results_of(algorithm: str) -> list[str]:
-    """Return the environments on which seeds reached their goal, the ones that took longest first."""
+    """Return the environments on which seeds reached their goal, the slowest first."""
     steps: dict[str, float] = {}
     for file in list_options([conf_dir()], "experiment").values():
         if _choice(file, "algorithm") == algorithm and file.stem in _reached():
