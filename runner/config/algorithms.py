@@ -125,6 +125,13 @@ class AlgorithmConfig:
         "its rows",
         minimum=1,
     )
+    reset_interval: int | None = option(
+        None,
+        "gradient steps after which all parameters and the optimiser return to their initial values; replay buffers "
+        "are kept; null: never",
+        unit="gradient steps",
+        minimum=1,
+    )
 
     @property
     def recorded_buffers(self) -> list[str]:
@@ -528,11 +535,8 @@ class SACMetrics(LossMetrics):
 
 
 @dataclass(frozen=True)
-class SACConfig(TargetNetworksConfig):
-    """Soft actor-critic for real-valued actions (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
-
-    Learning rates and uniform replay follow the paper; learning starts after 100 env steps, as in Stable-Baselines3.
-    """
+class SoftActorCriticConfig(AlgorithmConfig):
+    """Fields of algorithms with a policy, Q functions and a temperature."""
 
     actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
@@ -546,19 +550,43 @@ class SACConfig(TargetNetworksConfig):
     target_entropy: float | str = option(
         "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
     )
-    num_target_critics: int | None = option(
-        None,
-        "Q functions drawn per gradient step whose minimum is the target (REDQ: 2); null: all",
-        minimum=1,
-    )
     policy_q: str = option("min", "how the policy loss combines the Q functions", choices=("min", "mean"))
     policy_delay: int = option(
         1, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
     )
 
     metrics: ClassVar[type[LossMetrics]] = SACMetrics
-    module_options: ClassVar[tuple[str, ...]] = ("critic_dropout",)
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "alpha": "alpha_lr"}
+
+
+@dataclass(frozen=True)
+class SACConfig(SoftActorCriticConfig, TargetNetworksConfig):
+    """Soft actor-critic for real-valued actions (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
+
+    Learning rates and uniform replay follow the paper; learning starts after 100 env steps, as in Stable-Baselines3.
+    """
+
+    num_target_critics: int | None = option(
+        None,
+        "Q functions drawn per gradient step whose minimum is the target (REDQ: 2); null: all",
+        minimum=1,
+    )
+
+    module_options: ClassVar[tuple[str, ...]] = ("critic_dropout",)
+
+
+@dataclass(frozen=True)
+class CrossQConfig(SoftActorCriticConfig):
+    """CrossQ (Bhatt et al., 2024, https://arxiv.org/abs/1902.05605), with the learning rates and delay of the paper."""
+
+    actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
+    critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
+    alpha_lr: Schedule = option(1e-3, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
+    policy_delay: int = option(
+        3, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
+    )
+
+    module_options: ClassVar[tuple[str, ...]] = ("critic_use_batchnorm",)
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,12 @@ class ModuleConfig:
     """The network. Fields follow RLlib's DefaultModelConfig; shapes come from the spaces."""
 
     _target_: str = option("runner.modules.ActorCriticModule", "dotted path of the module class")
+    architecture: str = option(
+        "mlp",
+        "encoder: mlp: hidden layers of the widths fcnet_hiddens; simba: a residual block with layer normalisation for "
+        "each of these widths, which are equal",
+        choices=("mlp", "simba"),
+    )
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)
     fcnet_activation: str = option(
         "tanh",
@@ -309,6 +315,9 @@ class ModuleConfig:
     num_critics: int = option(2, "modules with Q functions: number of Q functions", minimum=1)
     critic_use_layernorm: bool = option(
         False, "modules with Q functions: layer normalisation in the Q functions, even without fcnet_use_layernorm"
+    )
+    critic_use_batchnorm: bool = option(
+        False, "modules with Q functions: batch renormalisation in the Q functions; with algorithm=crossq"
     )
     critic_dropout: float = option(
         0.0, "modules with Q functions: dropout rate of their hidden units", minimum=0, below=1

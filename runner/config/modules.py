@@ -40,6 +40,10 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
         ):
             place = where(f"{key}.{name}") or where(f"module.{name}")
             yield Problem(f"{key}.{name}: {what}", place, got, expected)
+        if module.critic_use_batchnorm and config.learners.num_learners > 1:
+            what = f"{key}.critic_use_batchnorm: batch renormalisation needs all rows of an update in one learner"
+            place = where("learners.num_learners")
+            yield Problem(what, place, f"learners.num_learners={config.learners.num_learners}", "0 or 1")
 
 
 # Option -> its default, and algorithms that support other values.
@@ -47,6 +51,7 @@ _LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
     "q_distribution": ("none", "dqn or tqc"),
     "noisy": (False, "dqn"),
     "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
+    "critic_use_batchnorm": (False, "crossq"),
 }
 # Name of the option, problem, got, expected.
 _Fault = tuple[str, str, str, str]
@@ -81,10 +86,26 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
     if module.initial_log_std and not module.free_log_std:
         what = "it has no effect with module.free_log_std=false"
         yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
+    yield from _find_in_residual_blocks(module)
     yield from _find_in_ensembles(module, algorithm)
     if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
         what = "algorithm.td_error_loss_fn=mse does not work with distributions of returns"
         yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"
+
+
+def _find_in_residual_blocks(module: ModuleConfig) -> Iterator[_Fault]:
+    if module.architecture != "simba":
+        return
+    hiddens = module.fcnet_hiddens
+    if len(set(hiddens)) != 1:
+        what = "module.architecture=simba needs one width for all residual blocks"
+        yield "fcnet_hiddens", what, show_value(hiddens), "for example [256, 256] for two blocks of width 256"
+    for name, default in {"fcnet_use_layernorm": False, "critic_use_layernorm": False, "critic_dropout": 0.0}.items():
+        if getattr(module, name) != default:
+            what = "it has no effect with module.architecture=simba, whose blocks are always normalised"
+            if name == "critic_dropout":
+                what = "module.architecture=simba does not support dropout"
+            yield name, what, show_value(getattr(module, name)), show_value(default)
 
 
 def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:

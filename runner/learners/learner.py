@@ -97,6 +97,7 @@ class Learner(Part):
                 norms = network.updater.step(learning_rates, norms, _frozen_groups(minibatches))
                 for module, minibatch in minibatches.items():
                     module.end_step(minibatch.num_rows_of_all, records[module] | norms)
+                network.end_step()
             for module in modules:
                 metrics[module.module_id] = module.end(network.updater.metrics(learning_rates))
                 rows[module.module_id] = module.take_rows()
@@ -169,6 +170,7 @@ class Learner(Part):
                 gradient = gradients.modules[module.module_id]
                 module.end_step(gradient.num_rows, norms)
                 metrics[module.module_id] = module.end(updater.metrics(learning_rates), gradient.metrics)
+            network.end_step()
         return metrics
 
     @default_settings()

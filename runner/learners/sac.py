@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import CQLConfig, LossMetrics, SACConfig, SACMetrics
+from runner.config.algorithms import CQLConfig, LossMetrics, SACConfig, SACMetrics, SoftActorCriticConfig
 from runner.learners.delayed_policy import DelayedPolicyLoss
 from runner.modules.layers import ALL, Members
 from runner.modules.q_function_modules import Seen
@@ -54,11 +54,11 @@ class SACLoss(DelayedPolicyLoss):
     made_for = "module=sac"
     delayed = ("actor", "alpha")
 
-    def __init__(self, config: SACConfig | CQLConfig) -> None:
-        options = config if isinstance(config, SACConfig) else SACConfig()
+    def __init__(self, config: SoftActorCriticConfig | CQLConfig) -> None:
+        options = config if isinstance(config, SoftActorCriticConfig) else SACConfig()
         super().__init__(options.policy_delay)
         self._config: Any = config
-        self._num_target_critics = options.num_target_critics
+        self._num_target_critics = options.num_target_critics if isinstance(options, SACConfig) else None
         self._learns_from_mean = options.policy_q == "mean"
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class TrainedNetwork:
         self.updater = ParameterUpdater(network, config)
         self.eager = EagerGradient(self.updater, collective)
         self.gradient: EagerGradient | CompiledGradient = self.eager
+        self._reset_interval, self._steps_since_reset = config.reset_interval, 0
+        self._initial = None if config.reset_interval is None else self.updater.get_state()
         if is_compiled:
             try:
                 self.gradient = _compiled_gradient(modules, self.eager, self.updater, collective, falls_back)
@@ -65,6 +67,15 @@ class TrainedNetwork:
                     raise
                 _log.warning("updates are not compiled: %s", error.problems[0].what)
 
+    def end_step(self) -> None:
+        """Count a gradient step, and reset parameters and optimiser if `reset_interval` is reached."""
+        if self._initial is None:
+            return
+        self._steps_since_reset += 1
+        if self._steps_since_reset == self._reset_interval:
+            self.updater.set_state(self._initial)
+            self._steps_since_reset = 0
+
     def having(self, module_ids: Collection[str]) -> list[TrainedModule]:
         """Return the modules of the network with these ids."""
         return [module for module_id, module in self.modules.items() if module_id in module_ids]
@@ -72,7 +83,9 @@ class TrainedNetwork:
     def get_state(self) -> dict[str, Any]:
         """Return parameters, optimiser, and the state of each module."""
         num_rows = {module_id: module.rows_since_target_update for module_id, module in self.modules.items()}
-        return {**self.updater.get_state(), "rows_since_target_update": num_rows, **self.get_unshared_state()}
+        resets = {} if self._initial is None else {"steps_since_reset": self._steps_since_reset}
+        state = {**self.updater.get_state(), "rows_since_target_update": num_rows, **resets}
+        return {**state, **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ between peers: losses, random streams, and compiled sizes."""
@@ -86,6 +99,7 @@ class TrainedNetwork:
             ConfigError: the parameters belong to a different network.
         """
         of_modules = state["modules"]
+        self._steps_since_reset = int(state.get("steps_since_reset", 0))
         self.updater.set_state(state, has_same_parameters=of_modules.keys() == self.modules.keys())
         for module in self.having(of_modules):
             module.set_state(of_modules[module.module_id])

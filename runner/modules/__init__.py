@@ -13,6 +13,7 @@ _EXPORTS: dict[str, str] = {
     "Bernoulli": "categorical",
     "Categorical": "categorical",
     "CentralisedCritic": "multi_rl_module",
+    "CrossQModule": "crossq_module",
     "DiagGaussian": "gaussian",
     "DiscreteSACModule": "q_function_modules",
     "DoubleQModule": "double_q_module",

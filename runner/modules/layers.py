@@ -137,6 +137,26 @@ class MLP(nn.Module):
         return inputs
 
 
+class EnsembleNorms(nn.ParameterList):
+    """Scales and shifts (E, 1, width) of the layer norms of E networks, in turn.
+
+    Args:
+        num_members: E.
+        widths: width of each norm.
+    """
+
+    def __init__(self, num_members: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        for width in widths:
+            self.append(nn.Parameter(torch.ones(num_members, 1, width)))
+            self.append(nn.Parameter(torch.zeros(num_members, 1, width)))
+
+    def normalise(self, number: int, inputs: Tensor, members: Members) -> Tensor:
+        """Normalise inputs (M, B, width) by a norm of the networks `members`."""
+        scale, shift = self[2 * number], self[2 * number + 1]
+        return torch.addcmul(_of(shift, members), F.layer_norm(inputs, inputs.shape[-1:]), _of(scale, members))
+
+
 class EnsembleMLP(nn.Module):
     """E perceptrons of equal shape, initialised independently and computed together.
 
@@ -160,7 +180,7 @@ class EnsembleMLP(nn.Module):
         members = [MLP(num_inputs, hiddens, options, num_outputs) for _ in range(num_members)]
         self.num_outputs, self.num_hidden = members[0].num_outputs, sum(hiddens)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        self.norms = nn.ParameterList()  # scale and shift of each hidden layer's norm
+        self.norms = EnsembleNorms(num_members, hiddens if options.use_layernorm else ())
         self._hiddens, self._activate = list(hiddens), ACTIVATIONS[options.activation]
         self._use_layernorm = options.use_layernorm
         for layers in zip(*(member.layers for member in members), strict=True):
@@ -170,10 +190,6 @@ class EnsembleMLP(nn.Module):
             self.biases.append(
                 nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
             )  # (E, 1, out)
-        for width in hiddens if options.use_layernorm else ():
-            self.norms.extend(
-                (nn.Parameter(torch.ones(num_members, 1, width)), nn.Parameter(torch.zeros(num_members, 1, width)))
-            )
 
     def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
         """Compute (M, B, num_outputs) from inputs (B, num_inputs), or from separate inputs (M, B, num_inputs).
@@ -192,9 +208,7 @@ class EnsembleMLP(nn.Module):
             if of_layers is not None:
                 inputs = inputs * of_layers[number]
             if self._use_layernorm:
-                scale, shift = self.norms[2 * number], self.norms[2 * number + 1]
-                normalised = F.layer_norm(inputs, inputs.shape[-1:])
-                inputs = torch.addcmul(_of(shift, members), normalised, _of(scale, members))
+                inputs = self.norms.normalise(number, inputs, members)
             if self._activate is not None:
                 inputs = self._activate(inputs)
         return inputs

@@ -17,6 +17,7 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes.spaces import Path, leaf_at, leaf_spaces
 from runner.modules.images import ImageFormat, image_doubts, image_format
 from runner.modules.layers import ACTIVATIONS, MLP, LayerOptions, initializer
+from runner.modules.residual import ResidualEnsemble
 
 # Maximum smaller side -> [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
 # (Chevalier-Boisvert et al., 2023), up to 15 MinAtar's (Young & Tian, 2019), up to 127 DQN's (Mnih et al., 2015).
@@ -104,7 +105,7 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 
 class ObservationEncoder(MLP):
-    """A perceptron on the concatenated features of all leaves of an observation.
+    """A perceptron, or the residual blocks of SimBa, on the concatenated features of all leaves of an observation.
 
     Each image (see `image_format`) is encoded by a separate CNN, Discrete and MultiDiscrete become one-hot vectors, and
     all other leaves are flattened.
@@ -127,9 +128,12 @@ class ObservationEncoder(MLP):
             raise TypeError(f"there are no values to encode in observations of {space}; expected: {_SUPPORTED}")
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
-        super().__init__(
-            sum(encoder.num_outputs for encoder in encoders), config.fcnet_hiddens, encoder_options(config)
-        )
+        num_features, options = sum(encoder.num_outputs for encoder in encoders), encoder_options(config)
+        is_residual = has_residual_blocks(config)
+        super().__init__(num_features, [] if is_residual else config.fcnet_hiddens, options)
+        self.blocks = ResidualEnsemble(1, num_features, config.fcnet_hiddens, options) if is_residual else None
+        if self.blocks is not None:
+            self.num_outputs = self.blocks.num_outputs
         self.doubts = tuple(image_doubts(space, config))
         self.leaf_encoders = nn.ModuleList(encoder for encoder in encoders if isinstance(encoder, nn.Module))
         self._is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
@@ -139,7 +143,7 @@ class ObservationEncoder(MLP):
         """Encode observations (..., *shape), nested like the space, as (B, num_outputs)."""
         if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # otherwise obs are the features
             obs = self._features(obs)
-        return MLP.forward(self, obs)
+        return MLP.forward(self, obs) if self.blocks is None else self.blocks.forward(obs).squeeze(0)
 
     def _features(self, obs: Any) -> Tensor:
         parts = [encode(leaf_at(obs, path)) for path, encode in self._encoders]
@@ -224,6 +228,11 @@ def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleCon
             f"module.conv_filters is set, but no observation is an image: got {space}; expected: a Box height x width "
             "x channels of bytes or floats, or a layout set by module.image_layout"
         )
+
+
+def has_residual_blocks(config: ModuleConfig) -> bool:
+    """Return whether the encoder consists of residual blocks."""
+    return config.architecture == "simba" and bool(config.fcnet_hiddens)
 
 
 def encoder_options(config: ModuleConfig) -> LayerOptions:

@@ -15,8 +15,10 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.episodes.spaces import map_leaf_spaces
 from runner.modules.actor_critic_module import head_options
+from runner.modules.batch_renorm import BatchNormEnsemble
 from runner.modules.layers import ALL, EnsembleMLP, Members
-from runner.modules.observation_encoder import ObservationEncoder, encoder_options
+from runner.modules.observation_encoder import ObservationEncoder, encoder_options, has_residual_blocks
+from runner.modules.residual import ResidualEnsemble
 from runner.modules.target_networks import target_of
 
 
@@ -55,7 +57,12 @@ class QEnsemble(nn.Module):
         if action_space is not None:
             self.action_features = _Features(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
             num_features += self.action_features.num_outputs
-        self.encoder = EnsembleMLP(self.num_members, num_features, config.fcnet_hiddens, encoder_layers)
+        kind: type[EnsembleMLP | ResidualEnsemble | BatchNormEnsemble] = EnsembleMLP
+        if config.critic_use_batchnorm:
+            kind = BatchNormEnsemble
+        elif has_residual_blocks(config):
+            kind = ResidualEnsemble
+        self.encoder = kind(self.num_members, num_features, config.fcnet_hiddens, encoder_layers)
         num_features = self.encoder.num_outputs
         hiddens = config.head_fcnet_hiddens
         self.head = EnsembleMLP(self.num_members, num_features, hiddens, head_layers, num_outputs)
@@ -69,6 +76,20 @@ class QEnsemble(nn.Module):
             members: the M Q functions to compute.
             scales: (M, B, num_hidden) factors of their hidden layers.
         """
+        of_encoder, of_head = None, None
+        if scales is not None:
+            of_encoder, of_head = torch.split(scales, [self.encoder.num_hidden, self.head.num_hidden], -1)
+        features = self._features(obs, actions, members)
+        return self.head.forward(self.encoder.forward(features, members, of_encoder), members, of_head)
+
+    def forward_batch(self, obs: Any, actions: Any) -> Tensor:
+        """Return (E, B, K) like `forward`, with batch renormalisation by the statistics of this batch."""
+        assert isinstance(self.encoder, BatchNormEnsemble)  # with critic_use_batchnorm
+        features = self._features(obs, actions, ALL)
+        return self.head.forward(self.encoder.forward_batch(features))
+
+    def _features(self, obs: Any, actions: Any, members: Members) -> Tensor:
+        """Return the inputs of the encoder, (B, F), or (M, B, F) if they are learned."""
         features = self.obs_features.forward(obs, members)
         if self.action_features is not None:
             of_actions = self.action_features.forward(actions, members)
@@ -79,10 +100,7 @@ class QEnsemble(nn.Module):
                 num_members = len(features if features.ndim == 3 else of_actions)
                 features, of_actions = (part.expand(num_members, -1, -1) for part in (features, of_actions))
             features = torch.cat((features, of_actions), -1)
-        of_encoder, of_head = None, None
-        if scales is not None:
-            of_encoder, of_head = torch.split(scales, [self.encoder.num_hidden, self.head.num_hidden], -1)
-        return self.head.forward(self.encoder.forward(features, members, of_encoder), members, of_head)
+        return features
 
 
 class _Features(nn.Module):

@@ -1,0 +1,44 @@
+"""Module of CrossQ: a policy, and Q functions with batch renormalisation and without targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.episodes import nested
+from runner.modules.q_function_modules import SACModule
+from runner.modules.q_functions import check_not_recurrent
+
+
+class CrossQModule(SACModule):
+    """A `SACModule` whose Q functions have no targets, and evaluate s and s' in one batch.
+
+    Args:
+        observation_space, action_space, config: see `SACModule`; recurrent layers are not supported.
+    """
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        check_not_recurrent(config, type(self).__name__)
+        super().__init__(observation_space, action_space, config)
+        del self.target_critic
+
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return an empty list."""
+        return []
+
+    def compute_joint_q_values(self, obs: Any, actions: Any, new_obs: Any, new_actions: Any) -> tuple[Tensor, Tensor]:
+        """Return Q (E, B) of s and a, and of s' and a', all (B, ...), normalised by the statistics of both together.
+
+        The Q functions update their running statistics, which `compute_q_values` uses.
+        """
+        both = [
+            nested.map_leaves(lambda first, second: torch.cat((first, second)), *pair)
+            for pair in ((obs, new_obs), (actions, new_actions))
+        ]
+        of_both = self.critic.forward_batch(*both).squeeze(-1)
+        q, next_q = of_both.chunk(2, -1)
+        return q, next_q
