@@ -53,7 +53,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
     **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
-    **dict.fromkeys(("ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
+    **dict.fromkeys(("crossq_pendulum", "ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
     **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
     **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),

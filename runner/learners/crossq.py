@@ -13,7 +13,7 @@ from runner.modules.q_function_modules import Seen
 
 
 class CrossQLoss(SACLoss):
-    """SAC's loss with y = R + gamma^n (min Q(s', a') - alpha log pi(a' | s')), where Q has no target network.
+    """SAC's loss with y = R + gamma^n (min Q(s', a') - alpha log pi(a' | s')), without a target network of Q.
 
     One forward pass computes Q(s, a) and Q(s', a'), so that batch normalisation uses the statistics of both. No
     gradient flows through y. All other terms are SAC's.

@@ -20,8 +20,8 @@ class BatchRenorm(nn.Module):
     """Normalises the inputs of E networks by running statistics, or while learning by the statistics of a batch.
 
     While learning, y = (x - m) / s * r + d with the mean m and the standard deviation s of the batch. The corrections
-    r = s / s_run, at most 3 or 1/3, and d = (m - m_run) / s_run, at most ±5, have no gradient. In the first 100,000
-    steps r = 1 and d = 0. A learned scale and shift follow.
+    r = s / s_run, between 1/3 and 3, and d = (m - m_run) / s_run, between -5 and 5, are constants for the gradient. In
+    the first 100,000 steps r = 1 and d = 0. A learned scale and shift follow.
 
     Args:
         num_members: E.

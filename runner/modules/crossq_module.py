@@ -15,7 +15,7 @@ from runner.modules.q_functions import check_not_recurrent
 
 
 class CrossQModule(SACModule):
-    """A `SACModule` whose Q functions have no targets, and evaluate s and s' in one batch.
+    """A `SACModule` without target networks, whose Q functions evaluate s and s' in one batch.
 
     Args:
         observation_space, action_space, config: see `SACModule`; recurrent layers are not supported.

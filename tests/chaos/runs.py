@@ -118,6 +118,7 @@ SAMPLED = {
         _APPO,
     ),
     "appo_multi_agent_cartpole": (*_SHORT_FRAGMENTS, "algorithm.minibatch_size=null", _APPO),
+    "crossq_pendulum": _CONTINUOUS_REPLAY,
     "ddpg_pendulum": _CONTINUOUS_REPLAY,
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,

@@ -42,7 +42,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
             name.replace("/", "="),
             "+stop.training_iteration=1",
         ]
-    elif name in ("module/td3", "module/ddpg", "module/tqc"):
+    elif name in ("module/crossq", "module/td3", "module/ddpg", "module/tqc"):
         overrides = [f"algorithm={option}", name.replace("/", "="), "env=pendulum", "+stop.training_iteration=1"]
     else:
         overrides = [CARTPOLE, f"{group}={option}"]
@@ -58,6 +58,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         "a2c",
         "a3c",
         "apex",
+        "crossq",
         "munchausen_dqn",
         "pqn",
         "appo",

@@ -929,6 +929,7 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
         texts.append(f"== {name}\n{outcome.out}")
     assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {
         "cql_discrete",
+        "crossq",  # the plan of sac
         "ddpg",
         "ippo",
         "mappo",

@@ -61,6 +61,7 @@ RUNS: dict[str, tuple[str, Sequence[str]]] = {
     "ppo_sb3": ("ppo_sb3_cartpole", ("algorithm.minibatch_size=4", "algorithm.num_epochs=1")),
     "qmix": ("qmix_two_step_game", (*_REPLAY, _EVALUATED)),
     "rainbow": ("rainbow_cartpole", (*_REPLAY, "module.num_atoms=3")),
+    "crossq": ("crossq_pendulum", _REPLAY),
     "sac": ("sac_pendulum", _REPLAY),
     "sac_discrete": ("sac_cartpole_discrete", _REPLAY),
     "td3": ("td3_pendulum", (*_REPLAY, "algorithm.num_random_steps=4")),

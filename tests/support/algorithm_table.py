@@ -57,6 +57,7 @@ ROWS = {
     "apex_dqn": "value_based.md#ape-x",
     "pqn": "value_based.md#pqn",
     "sac": "continuous_control.md#sac",
+    "crossq": "continuous_control.md#crossq",
     "sac_discrete": "continuous_control.md#sac-for-discrete-actions",
     "tqc": "continuous_control.md#tqc",
     "td3": "continuous_control.md#td3-and-ddpg",
