@@ -48,7 +48,10 @@ FIXED = {
 EXPERIMENTS = {
     **FIXED,
     **SEVERAL_AGENTS,
-    **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "munchausen_dqn_cartpole", "pg_cartpole", "pqn_cartpole"), 10),
+    **dict.fromkeys(
+        ("a2c_cartpole", "dqn_cartpole", "dqn_cartpole_iqn", "munchausen_dqn_cartpole", "pg_cartpole", "pqn_cartpole"),
+        10,
+    ),
     **dict.fromkeys(("ppo_acrobot", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
     **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"), 10),

@@ -197,6 +197,12 @@ class PPOConfig(AlgorithmConfig):
     use_kl_loss: bool = option(True, "add the adaptive KL penalty")
     kl_coeff: float = option(0.2, "initial weight of the KL penalty", minimum=0, is_adapted=True)
     kl_target: float = option(0.01, "target of the KL divergence from the sampling policy", above=0)
+    target_kl: float | None = option(
+        None,
+        "end an update before a gradient step whose minibatch has a mean KL divergence above 1.5 times this value; "
+        "null: never",
+        above=0,
+    )
 
     metrics: ClassVar[type[LossMetrics]] = PPOMetrics
     coefficients: ClassVar[tuple[str, ...]] = ("curr_kl_coeff", "curr_entropy_coeff")

@@ -328,9 +328,9 @@ class ModuleConfig:
     q_distribution: str = option(
         "none",
         "modules with one Q per action: none: the expected return; categorical: probabilities of num_atoms returns "
-        "from "
-        "v_min to v_max (C51); quantile: num_atoms quantiles (QR-DQN)",
-        choices=("none", "categorical", "quantile"),
+        "from v_min to v_max (C51); quantile: num_atoms quantiles (QR-DQN); implicit_quantile: quantiles at num_atoms "
+        "random fractions (IQN)",
+        choices=("none", "categorical", "quantile", "implicit_quantile"),
     )
     num_atoms: int = option(1, "values per action of a q_distribution; 1 with none", minimum=1)
     v_min: float | None = option(None, "q_distribution categorical: lowest return")

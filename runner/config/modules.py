@@ -75,7 +75,9 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         )
     if kind == "none" and module.num_atoms > 1:
         what = "module.q_distribution=none has one number per action"
-        yield "num_atoms", what, show_value(module.num_atoms), "1, or module.q_distribution=categorical or quantile"
+        yield "num_atoms", what, show_value(module.num_atoms), "1, or a module.q_distribution"
+    if kind == "implicit_quantile" and module.noisy:
+        yield "noisy", "module.q_distribution=implicit_quantile does not support it", "true", "false"
     if kind == "categorical" and (v_min is None or v_max is None or v_min >= v_max):
         what = "a categorical distribution needs module.v_min < module.v_max"
         yield "v_min", what, f"v_min {show_value(v_min)}, v_max {show_value(v_max)}", "numbers with v_min < v_max"

@@ -253,6 +253,8 @@ def _ppo(imported: Imported, params: Params, num_env_steps: int) -> None:
         minibatch_size=min(int(params.pop("batch_size")), batch_size),
         num_epochs=int(params.pop("n_epochs")),
     )
+    if (target_kl := params.pop("target_kl", None)) is not None:
+        imported.set("algorithm", target_kl=float(target_kl))
 
 
 def _a2c(imported: Imported, params: Params, num_env_steps: int) -> None:

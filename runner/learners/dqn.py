@@ -41,15 +41,16 @@ class DQNLoss(Loss):
         self._stream = np.random.default_rng(0)
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw the noise of noisy layers from `stream`."""
+        """Draw the noise of the module from `stream`."""
         self._stream = stream
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of noisy layers, (num_noise,) for all rows of each pass, or {} without such layers."""
+        """Draw the module's noise for each pass, (num_noise,) for all rows or (B, num_noise); {} without noise."""
         if not module.num_noise:
             return {}
+        rows = (len(columns["rewards"]),) if module.draws_per_row else ()
         names = (NOISE, NEXT_NOISE, TARGET_NOISE) if self._config.double_q else (NOISE, TARGET_NOISE)
-        noise = torch.from_numpy(module.draw_noise(self._stream, (len(names),))).to(columns["rewards"].device)
+        noise = torch.from_numpy(module.draw_noise(self._stream, (len(names), *rows))).to(columns["rewards"].device)
         return dict(zip(names, noise.unbind(), strict=True))
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DQNMetrics:
@@ -76,7 +77,8 @@ class DQNLoss(Loss):
         q = self.q_of(module, outputs, actions)  # (B,)
         if y is None:
             z, next_z = module.q_of(outputs["qf_dist_inputs"], actions), of_actions(target["qf_dist_inputs"], best)
-            losses = module.value_distribution.td_loss(z, next_z, batch["rewards"], discounts)  # (B,)
+            of_return = (batch["rewards"], discounts)
+            losses = module.value_distribution.td_loss(z, next_z, *of_return, noise=batch.get(NOISE))  # (B,)
             td_error = losses.detach()
         else:
             losses = self._td_loss(q, y, reduction="none")

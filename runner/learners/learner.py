@@ -93,6 +93,8 @@ class Learner(Part):
             epochs = {module: module.epochs(batch.columns[module.module_id]) for module in modules}
             for minibatches in in_step(epochs):  # one for each module
                 records = network.gradient.compute(minibatches)
+                if any(module.is_at_limit(record) for module, record in records.items()):
+                    break
                 norms = network.gradient.clip()
                 norms = network.updater.step(learning_rates, norms, _frozen_groups(minibatches))
                 for module, minibatch in minibatches.items():

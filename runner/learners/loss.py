@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ class Loss(DeclaredState):
             compiled loss they are 0-d tensors, so no branch may depend on them.
         frozen_groups: optimisers that skip the next gradient step, as for a delayed policy: their parameters and
             moments are unchanged.
+        limits: metric -> its upper limit. An update ends before a gradient step whose minibatch exceeds it; every
+            minibatch must report these metrics.
     """
 
     reads: tuple[str, ...] = ()
@@ -34,6 +37,7 @@ class Loss(DeclaredState):
     made_for: str | None = None
     varying: tuple[str, ...] = ()
     frozen_groups: tuple[str, ...] = ()
+    limits: Mapping[str, float] = MappingProxyType({})
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         """Compute the metrics of one minibatch as 0-d tensors; fields in `rows` of their record have one value per row.

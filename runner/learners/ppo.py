@@ -25,6 +25,7 @@ class PPOLoss(Loss):
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
+        self.limits = {} if config.target_kl is None else {"mean_kl_loss": 1.5 * config.target_kl}
         self.kl_coeff = config.kl_coeff
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
@@ -58,7 +59,7 @@ class PPOLoss(Loss):
             total_loss = total_loss - self.entropy_coeff * pi.entropy(theta).mean()
         if cfg.use_kl_loss and cfg.kl_coeff:
             total_loss = total_loss + self.kl_coeff * pi.kl(batch["action_dist_inputs"], theta).mean()
-        if not is_reporting:
+        if not (is_reporting or self.limits):
             return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)
         theta = theta.detach()
         entropy, mean_kl = pi.entropy(theta).mean(), pi.kl(batch["action_dist_inputs"], theta).mean()

@@ -93,6 +93,10 @@ class TrainedModule:
         for epoch in range(self.config.num_epochs):
             yield from self.minibatches.epoch(cut, is_last=epoch == self.config.num_epochs - 1)
 
+    def is_at_limit(self, record: Record) -> bool:
+        """Return whether the metrics of a minibatch, averaged over the peers, exceed a limit of the loss."""
+        return any(self._values([record[name]])[0] > limit for name, limit in self.loss.limits.items())
+
     def end_step(self, num_rows: int, record: Record) -> None:
         """Finish a gradient step: count it, and update the target networks if they are due.
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from runner.compat.torch_functions import submodules
 from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options, without_mask
+from runner.modules.implicit_quantiles import ImplicitQuantileHead
 from runner.modules.layers import MLP, LayerOptions, Memory, State, factorised_noise, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
-from runner.modules.value_distributions import of_actions, per_action, value_distribution_for
+from runner.modules.value_distributions import ImplicitQuantiles, of_actions, per_action, value_distribution_for
 
 
 class DuelingHead(nn.Module):
@@ -105,6 +106,9 @@ class QModule(RLModule):
         self._num_atoms = 1 if self.value_distribution is None else config.num_atoms
         if self.value_distribution is not None:
             self.train_outputs = (*self.train_outputs, "qf_dist_inputs")
+        self.draws_per_row = isinstance(self.value_distribution, ImplicitQuantiles)
+        if self.draws_per_row and config.noisy:
+            raise ValueError("module.q_distribution=implicit_quantile does not support module.noisy=true")
         head = q_head(num_features, int(action_space.n), self._num_atoms, config)
         self.num_noise = head.num_noise
         self.qf = _QNetwork(encoder, head)
@@ -135,7 +139,9 @@ class QModule(RLModule):
         return values
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw the factors of the noise of noisy layers, `(*leading, num_noise)`."""
+        """Draw noise `(*leading, num_noise)`: factors for noisy layers, or the fractions of implicit quantiles."""
+        if self.draws_per_row:
+            return stream.random((*leading, self.num_noise), np.float32)
         return factorised_noise(stream, (*leading, self.num_noise))
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -185,8 +191,13 @@ class DoubleQModule(QModule):
         return [(self.target_qf, self.qf), *memories]
 
 
-def q_head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:
+def q_head(
+    num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig
+) -> MLP | DuelingHead | ImplicitQuantileHead:
     """Make the head that returns Q, or `num_atoms` outputs, for each action."""
+    if config.q_distribution == "implicit_quantile":
+        of_number = replace(config, q_distribution="none")
+        return ImplicitQuantileHead(num_features, lambda: q_head(num_features, num_actions, 1, of_number), num_atoms)
     options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
     if config.dueling:
         return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)

@@ -21,7 +21,9 @@ class ValueDistribution:
         """Return (...) means of (..., N)."""
         raise NotImplementedError
 
-    def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+    def td_loss(
+        self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
         """Return (B,) the distance from the distribution of R + gamma^n Z'.
 
         Args:
@@ -29,6 +31,7 @@ class ValueDistribution:
             next_inputs: (B, N) of the target for s' and a', without gradient.
             rewards: (B,) R.
             discounts: (B,) gamma^n, 0 if the step is terminal.
+            noise: noise with which `dist_inputs` were computed, or None.
         """
         raise NotImplementedError
 
@@ -66,7 +69,9 @@ class CategoricalReturns(ValueDistribution):
         shared = torch.zeros_like(probabilities).scatter_add(-1, numbers, probabilities - to_above)
         return shared.scatter_add(-1, numbers + 1, to_above)
 
-    def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+    def td_loss(
+        self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
         """Return (B,) KL(projected || predicted): the paper's cross entropy minus a constant (Hessel et al., 2018).
 
         See `ValueDistribution.td_loss`.
@@ -85,13 +90,25 @@ class QuantileReturns(ValueDistribution):
         """Return (...) means of quantiles (..., N)."""
         return dist_inputs.mean(-1)
 
-    def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+    def td_loss(
+        self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
         """Return (B,) sum_i E_j |tau_i - 1{u < 0}| Huber(u) with u = R + gamma^n theta'_j - theta_i: eq. 10, kappa 1.
 
         See `ValueDistribution.td_loss`.
         """
         returns = torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), next_inputs)  # (B, N)
-        return quantile_huber_loss(dist_inputs, quantile_midpoints(dist_inputs), returns).sum(-1)
+        return quantile_huber_loss(dist_inputs, self._taus(dist_inputs, noise), returns).sum(-1)
+
+    def _taus(self, dist_inputs: Tensor, noise: Tensor | None) -> Tensor:
+        return quantile_midpoints(dist_inputs)
+
+
+class ImplicitQuantiles(QuantileReturns):
+    """N quantiles of the return at random fractions, the noise of the module: `ImplicitQuantileHead`."""
+
+    def _taus(self, dist_inputs: Tensor, noise: Tensor | None) -> Tensor:
+        return quantile_midpoints(dist_inputs) if noise is None else noise
 
 
 def quantile_midpoints(quantiles: Tensor) -> Tensor:
@@ -109,7 +126,7 @@ def quantile_huber_loss(quantiles: Tensor, taus: Tensor, returns: Tensor) -> Ten
 
     Args:
         quantiles: (B, N) float32.
-        taus: (N,) in (0, 1).
+        taus: (N,), or (B, N), in (0, 1).
         returns: (B, J) float32, without gradient.
     """
     with torch.no_grad():
@@ -147,6 +164,8 @@ def value_distribution_for(config: ModuleConfig) -> ValueDistribution | None:
         return None
     if config.q_distribution == "quantile":
         return QuantileReturns(config.num_atoms)
+    if config.q_distribution == "implicit_quantile":
+        return ImplicitQuantiles(config.num_atoms)
     if config.v_min is None or config.v_max is None or config.v_min >= config.v_max:
         raise ValueError(
             f"a categorical distribution needs v_min < v_max: got v_min {config.v_min}, v_max {config.v_max}"

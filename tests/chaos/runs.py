@@ -123,6 +123,7 @@ SAMPLED = {
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
     "dqn_cartpole_compiled": _REPLAY,
+    "dqn_cartpole_iqn": _REPLAY,
     "dqn_lunarlander": _REPLAY,
     **dict.fromkeys([f"dqn_minatar_{game}" for game in GAMES], (*_REPLAY, "module.fcnet_hiddens=[8]")),
     "dqn_multi_agent_cartpole": _REPLAY,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from runner.config.algorithms import PPOConfig
 from runner.config.schedules import scheduled_value
 from runner.learners.ppo import PPOLoss
 from runner.modules import RLModule
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract, make_batch, make_module
 
 
@@ -143,3 +145,22 @@ def test_scheduled_value() -> None:
         [1.0, 0.75, 0.5, 0.3, 0.1, 0.1]
     )
     assert scheduled_value(3, 10**6) == 3.0
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_an_update_ends_at_the_target_kl(is_compiled: bool) -> None:
+    def num_steps(target_kl: float | None, lr: float) -> float:
+        config = PPOConfig(lr=lr, num_epochs=6, minibatch_size=None, target_kl=target_kl)
+        stream = np.random.default_rng(0)
+        module = make_module(DISCRETE)
+        learner = ModuleLearner(module, PPOLoss(config), config, stream, is_compiled=is_compiled)
+        batch = make_batch(module, 32)
+        before = learner.get_weights()
+        metrics = learner.update(batch, 0).metrics
+        assert metrics["mean_kl_loss"] <= 1.5 * (target_kl or 1e9)
+        assert not np.array_equal(learner.get_weights(), before)
+        return metrics["num_minibatch_updates"]
+
+    assert num_steps(None, 1e-1) == num_steps(1e6, 1e-1) == 6
+    assert num_steps(0.1, 1e-5) == 6
+    assert 1 <= num_steps(0.1, 1e-1) < 6

@@ -28,6 +28,7 @@ from tests.support.resuming import assert_resumes_exactly
 VECTOR = gym.spaces.Box(-5, 5, (3,), np.float32)
 CATEGORICAL = ModuleConfig(fcnet_hiddens=[8], q_distribution="categorical", num_atoms=7, v_min=-3.0, v_max=3.0)
 QUANTILE = ModuleConfig(fcnet_hiddens=[8], q_distribution="quantile", num_atoms=5)
+IMPLICIT = ModuleConfig(fcnet_hiddens=[8], q_distribution="implicit_quantile", num_atoms=5, dueling=True)
 NOISY = ModuleConfig(fcnet_hiddens=[8], noisy=True)
 RAINBOW = replace(CATEGORICAL, noisy=True, dueling=True, head_fcnet_hiddens=[6])
 
@@ -57,6 +58,10 @@ class TestCategoricalContract(LossContract):
 
 class TestQuantileContract(TestCategoricalContract):
     module = QUANTILE
+
+
+class TestImplicitQuantileContract(TestCategoricalContract):
+    module = IMPLICIT
 
 
 class TestNoisyContract(TestCategoricalContract):
@@ -210,6 +215,10 @@ def test_noise_is_for_exploring() -> None:
             ("algorithm.td_error_loss_fn=mse",),
             "q_distribution: algorithm.td_error_loss_fn=mse does not work with distributions",
         ),
+        (
+            ("module.q_distribution=implicit_quantile", "module.v_min=null", "module.v_max=null"),
+            "noisy: module.q_distribution=implicit_quantile does not support it",
+        ),
         (("module.initial_log_std=-2",), "initial_log_std: it has no effect with module.free_log_std=false"),
         (("algorithm=ppo",), "q_distribution: PPOLoss does not support it"),
         (("algorithm=cql_discrete", "offline.input_=data"), "noisy: DiscreteCQLLoss does not support it"),
@@ -221,6 +230,36 @@ def test_options_that_do_not_fit(overrides: Sequence[str], message: str) -> None
     mapping = ("multi_agent.agent_to_module={agent_0: p0, agent_1: p1}",) if "multi_agent" in overrides[0] else ()
     with pytest.raises(ConfigError, match=message):
         rainbow_of(env, *mapping, *overrides)
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_loss_of_implicit_quantiles_row_by_row(double_q: bool) -> None:
+    """Each row has separate fractions in each pass; the action is chosen by means over them."""
+    config, module, batch = DQNConfig(gamma=0.8, double_q=double_q), make(IMPLICIT), rows_to_learn_from()
+    loss = DQNLoss(config)
+    loss.use_stream(np.random.default_rng(5))
+    columns = with_noise(batch, loss, module)
+    assert columns["noise"].shape == columns["target_noise"].shape == (30, 5)
+    assert not torch.equal(columns["noise"][0], columns["noise"][1])
+    metrics = loss(module, columns)
+
+    def quantiles(forward: Any, obs: str, row: int, name: str) -> Tensor:
+        columns_of_row = {"obs": batch[obs][row : row + 1], "noise": columns[name][row : row + 1]}
+        found: Tensor = forward(columns_of_row)["qf_dist_inputs"][0]
+        return found
+
+    for row in range(30):
+        theta = quantiles(module.forward_train, "obs", row, "noise")[batch["actions"][row]]
+        target = quantiles(module.forward_target, "new_obs", row, "target_noise")
+        judge = quantiles(module.forward_train, "new_obs", row, "next_noise") if double_q else target
+        discount = 0.0 if batch["terminateds"][row] else config.gamma ** int(batch["n_step"][row])
+        returns = batch["rewards"][row] + discount * target[judge.mean(-1).argmax()]
+        error = 0.0
+        for tau, value in zip(columns["noise"][row].tolist(), theta.tolist(), strict=True):
+            u = returns - value
+            huber = torch.where(u.abs() <= 1, 0.5 * u.square(), u.abs() - 0.5)
+            error += ((tau - (u < 0).float()).abs() * huber).mean().item()
+        assert metrics.td_error[row].item() == pytest.approx(error, rel=1e-4, abs=1e-5)
 
 
 # -- learned in seconds ------------------------------------------------------------------------------------------------

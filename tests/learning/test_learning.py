@@ -68,6 +68,7 @@ PROMISES = {
     "sac_pendulum": (-200, 20_000),
     "ddpg_pendulum": (-200, 20_000),
     "crossq_pendulum": (-200, 2_000),
+    "dqn_cartpole_iqn": (450, 100_000),
     "td3_pendulum": (-200, 20_000),
     "tqc_pendulum": (-200, 20_000),
     "munchausen_dqn_cartpole": (450, 150_000),
@@ -103,7 +104,7 @@ EVALUATED = {
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
-    *("crossq_pendulum", "ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"),
+    *("crossq_pendulum", "dqn_cartpole_iqn", "ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"),
     *("ppo_curriculum_goal_maze", "qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"),
 }
 # These have no target return: they train for a fixed number of env steps, on the results page or not at all.
@@ -171,7 +172,15 @@ TEN_SEEDS = (
         "ppo_stateless_cartpole_lstm",
     ),
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
-    *("crossq_pendulum", "ddpg_pendulum", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *(
+        "crossq_pendulum",
+        "dqn_cartpole_iqn",
+        "ddpg_pendulum",
+        "sac_cartpole_discrete",
+        "sac_pendulum",
+        "td3_pendulum",
+        "tqc_pendulum",
+    ),
     *("mappo_investment_game", "mappo_speaker_listener", "qmix_two_step_game"),
     "ppo_curriculum_goal_maze",
 )
