@@ -80,3 +80,18 @@ class RandomShare(Operator):
         is_given = self._stream.random() < self._share
         self.metrics.report("given_share", is_given)
         return [item] if is_given else []
+
+
+class MirroredSteps(Operator):
+    """Pass each item of CartPole's steps through, followed by an item of their mirror images."""
+
+    takes = ("Experiences",)
+    gives = ("Experiences",)
+
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the replayed steps and their mirror images."""
+        [steps] = item.rollout.blocks.values()
+        columns = dict(steps.columns)
+        pairs = columns["obs"].reshape(-1, 2, 4)  # the observations before and after each step
+        columns |= {"obs": -pairs[:, 0], "new_obs": -pairs[:, 1], "actions": 1 - columns["actions"]}
+        return [item, Experiences.from_columns(columns, steps.is_terminated)]

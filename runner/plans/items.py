@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from runner.episodes.columns import Rollout
+import numpy.typing as npt
+
+from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
+from runner.episodes.made_blocks import made_block
 from runner.pipelines.custom_metrics import ReducedMetrics
 
 # Replay buffer -> module id -> (B,) row of the buffer at which each chunk begins.
@@ -65,6 +68,32 @@ class Experiences(Item):
     origins: tuple[Origin, ...] = ()
     replay_rows: ReplayRows = field(default_factory=dict)
     aborted: tuple[str, ...] = ()
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: Mapping[str, Any],
+        terminateds: npt.NDArray[Any],
+        lengths: npt.NDArray[Any] | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+    ) -> Experiences:
+        """Make experiences from arrays: steps that no env runner sampled, such as imagined or changed ones.
+
+        Args:
+            columns: `obs`, `actions`, `rewards`, and the module's outputs that the learner pipeline needs, such as
+                `action_logp`; arrays (R, ...) or nested like their spaces. Single steps also need `new_obs` (R, ...).
+                With `lengths`, `obs` contains the observation after the last step of each rollout instead: R + E rows.
+            terminateds: (E,) whether each rollout ends in a terminal state. All others are truncated, so their value is
+                estimated from the last observation.
+            lengths: (E,) steps of each of E rollouts, in the order of the rows; None if each row is a separate step,
+                E = R.
+            module_id: id of the module that learns from them.
+
+        Raises:
+            ValueError: a column is missing, or the numbers of rows do not match.
+        """
+        block = made_block(columns, terminateds, lengths, module_id)
+        return cls(Rollout({module_id: block}, block.num_rows))
 
     @property
     def num_env_steps(self) -> int:

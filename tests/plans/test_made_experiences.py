@@ -1,0 +1,87 @@
+"""Experiences from arrays: the rows that a learner pipeline makes of them, and errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.plans import Experiences
+from tests.conftest import ROOT, WAIT_S
+
+STEPS: dict[str, Any] = {
+    "obs": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "new_obs": np.arange(10, 16, dtype=np.float32).reshape(3, 2),
+    "actions": np.array([0, 1, 1]),
+    "rewards": np.array([1.0, 2.0, 3.0], np.float32),
+}
+ROLLOUTS = {name: STEPS[name] for name in ("actions", "rewards")} | {"obs": np.arange(5, dtype=np.float32)[:, None]}
+
+
+def test_single_steps() -> None:
+    item = Experiences.from_columns(STEPS, np.array([False, True, False]), module_id="left")
+    assert item.num_env_steps == 3
+    [(module_id, block)] = item.rollout.blocks.items()
+    assert (module_id, block.module_id) == ("left", "left")
+    episodes = list(block)
+    assert [len(episode) for episode in episodes] == [1, 1, 1]
+    for row, episode in enumerate(episodes):
+        np.testing.assert_array_equal(episode.get_observations(), [STEPS["obs"][row], STEPS["new_obs"][row]])
+        assert episode.get_actions(0) == STEPS["actions"][row]
+    assert [(episode.is_terminated, episode.is_truncated) for episode in episodes] == [
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_rollouts_of_several_steps() -> None:
+    item = Experiences.from_columns(ROLLOUTS, np.array([True, False]), np.array([2, 1]))
+    first, second = item.rollout.blocks["default_policy"]
+    assert first.get_observations().tolist() == [[0.0], [1.0], [2.0]]
+    assert second.get_observations().tolist() == [[3.0], [4.0]]
+    assert first.get_rewards().tolist() == [1.0, 2.0]
+    assert (first.is_terminated, second.is_truncated) == (True, True)
+
+
+def test_nested_observations() -> None:
+    nested = {**STEPS, "obs": {"a": STEPS["obs"]}, "new_obs": {"a": STEPS["new_obs"]}}
+    [block] = Experiences.from_columns(nested, np.zeros(3, np.bool_)).rollout.blocks.values()
+    np.testing.assert_array_equal(block.columns["obs"]["a"][1::2], STEPS["new_obs"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "terminateds", "lengths", "message"),
+    [
+        ({"obs": STEPS["obs"]}, [False] * 3, None, "actions, rewards, new_obs are missing.*give lengths"),
+        ({**STEPS, "rewards": np.zeros(2)}, [False] * 3, None, "column rewards: got 2 rows, expected 3"),
+        ({**STEPS, "new_obs": np.zeros((4, 2))}, [False] * 3, None, "column new_obs: got 4 rows, expected 3"),
+        ({**ROLLOUTS, "obs": np.zeros((3, 1))}, [True, False], [2, 1], "column obs: got 3 rows, expected 5"),
+        (ROLLOUTS, [True], [2, 1], "one value for each rollout"),
+        (ROLLOUTS, [True, False], [3, 0], "each rollout one step or more"),
+    ],
+)
+def test_bad_columns(columns: Any, terminateds: Any, lengths: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiences.from_columns(columns, np.array(terminateds), None if lengths is None else np.array(lengths))
+
+
+def test_the_example_trains_on_mirrored_steps(tmp_path: Path) -> None:
+    short = ["stop.num_env_steps_sampled_lifetime=1000", "evaluation=none", "tracking=none"]
+    arguments = [
+        "+experiment=mirrored_cartpole",
+        "--config-dir",
+        "my_conf",
+        *short,
+        f"hydra.run.dir={tmp_path / 'run'}",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "runner", *arguments]
+    folder = ROOT / "examples" / "plans"
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert result.returncode == 0, result.stderr
