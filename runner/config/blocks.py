@@ -346,6 +346,12 @@ class ModuleConfig:
         choices=("qmix", "sum"),
     )
     mixer_width: int = option(32, "mixer qmix: width of its hidden layer", minimum=1)
+    action_distribution: str = option(
+        "gaussian",
+        "float actions of actor-critic modules: gaussian: unbounded, clipped for the environment; beta: between the "
+        "bounds of the actions",
+        choices=("gaussian", "beta"),
+    )
     free_log_std: bool = option(
         False, "Gaussian actions: log std is a free parameter instead of an output of the network"
     )

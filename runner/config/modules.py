@@ -85,6 +85,9 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         if kind != "categorical" and value is not None:
             what = f"it has no effect with module.q_distribution={kind}"
             yield name, what, show_value(value), "null, or module.q_distribution=categorical"
+    if module.action_distribution == "beta" and module.free_log_std:
+        what = "module.action_distribution=beta does not have a standard deviation"
+        yield "free_log_std", what, "true", "false, or module.action_distribution=gaussian"
     if module.initial_log_std and not module.free_log_std:
         what = "it has no effect with module.free_log_std=false"
         yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"

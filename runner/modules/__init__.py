@@ -11,6 +11,7 @@ _EXPORTS: dict[str, str] = {
     "ActionDistribution": "action_distribution",
     "ActorCriticModule": "actor_critic_module",
     "Bernoulli": "categorical",
+    "Beta": "beta",
     "Categorical": "categorical",
     "CentralisedCritic": "multi_rl_module",
     "CrossQModule": "crossq_module",

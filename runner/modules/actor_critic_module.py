@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.modules.distributions import distribution_for
 from runner.modules.gaussian import DiagGaussian
 from runner.modules.layers import MLP, LayerOptions, initializer, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
@@ -109,6 +110,7 @@ class ActorCriticModule(RLModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
+        self.action_dist = distribution_for(action_space, of_floats=config.action_distribution)
         self._mask_key = config.action_mask_key
         encoded = without_mask(observation_space, action_space, config.action_mask_key)
         self._log_std_bound = config.log_std_clip_param if self.action_dist.log_std_inputs else None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from runner.modules.action_distribution import ActionDistribution, torch_dtype
+from runner.modules.beta import Beta
 from runner.modules.categorical import Bernoulli, Categorical, MultiCategorical, ShiftedCategorical
 from runner.modules.gaussian import DiagGaussian, SquashedGaussian
 
@@ -130,20 +131,23 @@ _MAX_LOGITS = 2**20
 _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and Tuple of these"
 
 
-def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> ActionDistribution:
+def distribution_for(
+    action_space: gym.Space[Any], where: str = "actions", of_floats: str = "gaussian"
+) -> ActionDistribution:
     """Return a categorical distribution for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a
-    diagonal Gaussian for a float Box, and joint distributions for Dict and Tuple.
+    diagonal Gaussian or beta distribution for a float Box, and joint distributions for Dict and Tuple.
 
     Args:
         action_space: space of the actions.
         where: name of the space in messages.
+        of_floats: `gaussian` or `beta`, for a float Box.
 
     Raises:
         TypeError: there is no distribution for a space or one of its entries.
     """
     spaces = gym.spaces
     if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
-        return _nested_distribution(action_space, where)
+        return _nested_distribution(action_space, where, of_floats)
     if isinstance(action_space, spaces.Discrete):
         return _categorical(action_space)
     if isinstance(action_space, spaces.MultiDiscrete):
@@ -154,6 +158,8 @@ def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> Ac
         return Bernoulli(action_space.shape)
     if isinstance(action_space, spaces.Box) and np.prod(action_space.shape) > 0:
         if np.issubdtype(action_space.dtype, np.floating):
+            if of_floats == "beta":
+                return Beta(action_space)
             return DiagGaussian(action_space.shape, torch_dtype(action_space.dtype, torch.float32))
         return _integer_distribution(action_space, where)
     raise TypeError(f"no action distribution for {where}: got {action_space}; expected: {_SUPPORTED}")
@@ -192,11 +198,15 @@ def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical
     return MultiCategorical(sizes, lows, space.shape, torch_dtype(space.dtype, torch.int64))
 
 
-def _nested_distribution(space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str) -> NestedDistribution:
+def _nested_distribution(
+    space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str, of_floats: str
+) -> NestedDistribution:
     if not len(space):
         raise TypeError(f"no action distribution for {where}: got the empty {space}; expected: {_SUPPORTED}")
     if isinstance(space, gym.spaces.Dict):
-        return NestedDistribution({key: distribution_for(part, f"{where}[{key!r}]") for key, part in space.items()})
+        return NestedDistribution(
+            {key: distribution_for(part, f"{where}[{key!r}]", of_floats) for key, part in space.items()}
+        )
     return NestedDistribution(
-        tuple(distribution_for(part, f"{where}[{index}]") for index, part in enumerate(space.spaces))
+        tuple(distribution_for(part, f"{where}[{index}]", of_floats) for index, part in enumerate(space.spaces))
     )

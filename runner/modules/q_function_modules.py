@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from runner.config.errors import show_value
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.modules.actor_critic_module import ActorCriticModule, head_options, without_mask
@@ -159,9 +160,10 @@ class _SquashedPolicyModule(WithQFunctions, RecallingModule):
     _is_log_std: Tensor
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
+        unsupported = {"free_log_std": False, "action_mask_key": None, "action_distribution": "gaussian"}
+        for key, allowed in unsupported.items():
             if getattr(config, key) != allowed:
-                shown = "null" if allowed is None else "false"
+                shown = show_value(allowed)
                 raise ValueError(f"{type(self).__name__}: module.{key} is set; expected: {shown}")
         super().__init__(observation_space, action_space, config)
         self.action_dist = self.squashed = squashed_distribution(action_space)
