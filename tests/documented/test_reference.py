@@ -20,6 +20,7 @@ from tests.documented.test_algorithm_pages import FAMILIES
 
 # Bases of blocks: their fields are in the tables of the blocks.
 BASES = {
+    "runner.config.algorithms.SoftActorCriticConfig",
     "runner.config.algorithms.TargetNetworksConfig",
     *(f"runner.config.operators.{name}Config" for name in ("AsyncRequests", "Branches", "Buffer", "Operator")),
 }
