@@ -351,6 +351,10 @@ class DQNConfig(AlgorithmConfig):
         "network does both",
     )
     td_error_loss_fn: str = option("huber", "loss of TD errors", choices=("huber", "mse"))
+    value_rescaling: bool = option(
+        False,
+        "the network learns h(Q) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2, for large returns",
+    )
     tau: float = option(1.0, "Polyak factor of target updates; 1 copies the networks", above=0, maximum=1)
     target_network_update_freq: int = option(
         500, "sampled env steps between target updates", unit="env steps", minimum=1
@@ -366,6 +370,7 @@ class MunchausenDQNConfig(DQNConfig):
 
     n_step: int | list[int] = option(1, _N_STEP)
     double_q: bool = option(False, "false: the target is the value of a softmax policy", choices=(False,))
+    value_rescaling: bool = option(False, "false: the log-policy has the scale of the rewards", choices=(False,))
     munchausen_alpha: float = option(0.9, "weight of the log-policy in the reward", minimum=0, maximum=1)
     munchausen_tau: float = option(0.03, "temperature of the softmax policy", above=0)
 

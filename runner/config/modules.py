@@ -93,6 +93,9 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
     yield from _find_in_residual_blocks(module)
     yield from _find_in_ensembles(module, algorithm)
+    if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.value_rescaling:
+        what = "algorithm.value_rescaling=true does not work with distributions of returns"
+        yield "q_distribution", what, kind, "none, or algorithm.value_rescaling=false"
     if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
         what = "algorithm.td_error_loss_fn=mse does not work with distributions of returns"
         yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"

@@ -28,6 +28,9 @@ class DQNLoss(Loss):
 
     If the module returns a distribution Z of returns with mean Q, l is `td_loss` of `ValueDistribution`: the distance
     of Z(s, a) from the distribution of R + gamma^n Z_target(s', a'). `td_error` is |Q - y|, or l for a distribution.
+
+    With `value_rescaling`, y = h(R + gamma^n h^-1(Q_target(s', a'))), so Q is h of the expected return (Kapturowski et
+    al., 2019, section 2.3 of https://openreview.net/forum?id=r1lyTjAqYX).
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -92,7 +95,9 @@ class DQNLoss(Loss):
     ) -> Tensor:
         """Return y (B,) from the target's outputs in s', the best actions there, and gamma^n or 0 (B,)."""
         next_q = self.target_q_of(module, target, best)
-        return torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
+        if not self._config.value_rescaling:
+            return torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
+        return rescaled(torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, unscaled(next_q)))
 
     def q_of(self, module: Any, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
         """Return Q (B,) of the given actions, from outputs of `forward_train`."""
@@ -102,6 +107,24 @@ class DQNLoss(Loss):
     def target_q_of(self, module: Any, outputs: Mapping[str, Any], best: Tensor) -> Tensor:
         """Return the target's Q (B,) of action indices, from outputs of `forward_target`."""
         return of_actions(outputs["qf_preds"], best)
+
+
+_SLOPE = 1e-3  # epsilon of h
+
+
+def rescaled(x: Tensor) -> Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x."""
+    return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + _SLOPE * x
+
+
+def unscaled(x: Tensor) -> Tensor:
+    """Return the inverse of `rescaled` (Pohlen et al., 2018, https://arxiv.org/abs/1805.11593, proposition A.2).
+
+    The paper's (root - 1) / (2 epsilon) equals 2 (|x| + 1 + epsilon) / (root + 1), which is exact in float32 as well.
+    """
+    shifted = x.abs() + 1.0 + _SLOPE
+    root = (1.0 + 4.0 * _SLOPE * shifted).sqrt()
+    return x.sign() * ((2.0 * shifted / (root + 1.0)).square() - 1.0)
 
 
 def _new_batch(module: Any, batch: Mapping[str, Any], noise: str) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from runner import Trainer
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import DQNConfig, MunchausenDQNConfig
 from runner.config.schemas import ModuleConfig
-from runner.learners.dqn import DQNLoss
+from runner.learners.dqn import DQNLoss, rescaled, unscaled
 from runner.learners.munchausen_dqn import MunchausenDQNLoss
 from runner.modules import DoubleQModule, RLModule
 from tests.learners.loss_contract import LossContract
@@ -81,7 +82,11 @@ def naive_loss(table: Table, rows: list[dict[str, Any]], config: DQNConfig) -> t
         judge = table.q.detach() if config.double_q else table.target_q
         best = int(judge[row["new_obs"]].argmax())
         bootstrap = 0.0 if row["terminateds"] else float(table.target_q[row["new_obs"], best])
+        if config.value_rescaling:
+            bootstrap = _inverse_of_h(bootstrap)
         y = row["rewards"] + config.gamma ** row["n_step"] * bootstrap
+        if config.value_rescaling:
+            y = _h(y)
         error = float(table.q.detach()[row["obs"], row["actions"]]) - y
         if config.td_error_loss_fn == "mse":
             of_row = error**2
@@ -92,11 +97,31 @@ def naive_loss(table: Table, rows: list[dict[str, Any]], config: DQNConfig) -> t
     return sum(losses) / len(losses), errors
 
 
+def _h(x: float) -> float:
+    return math.copysign(math.sqrt(abs(x) + 1) - 1, x) + 0.001 * x
+
+
+def _inverse_of_h(value: float) -> float:
+    """Find the inverse by bisection."""
+    low, high = -1e6, 1e6
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _h(middle) < value else (low, middle)
+    return low
+
+
+def test_values_are_rescaled_and_back() -> None:
+    values = torch.tensor([-5000.0, -20.0, -1.0, -1e-3, 0.0, 1e-4, 0.5, 3.0, 400.0, 100_000.0])
+    torch.testing.assert_close(rescaled(values), torch.tensor([_h(value) for value in values.tolist()]))
+    torch.testing.assert_close(unscaled(rescaled(values)), values, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("double_q", [True, False])
-@pytest.mark.parametrize("td_error_loss_fn", ["huber", "mse"])
-def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str) -> None:
+@pytest.mark.parametrize(("td_error_loss_fn", "value_rescaling"), [("huber", False), ("mse", False), ("huber", True)])
+def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str, value_rescaling: bool) -> None:
     stream = np.random.default_rng(0)
-    config = DQNConfig(gamma=0.8, double_q=double_q, td_error_loss_fn=td_error_loss_fn)
+    settings = {"td_error_loss_fn": td_error_loss_fn, "value_rescaling": value_rescaling}
+    config = DQNConfig(gamma=0.8, double_q=double_q, **settings)
     table = Table(stream.normal(size=(6, 3)), stream.normal(size=(6, 3)))
     rows = [
         {
