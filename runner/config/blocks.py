@@ -355,7 +355,13 @@ class ModuleConfig:
     free_log_std: bool = option(
         False, "Gaussian actions: log std is a free parameter instead of an output of the network"
     )
-    initial_log_std: float = option(0.0, "free_log_std: value before training")
+    use_sde: bool = option(
+        False, "Gaussian actions: explore with noise that is a linear function of the features (gSDE)"
+    )
+    sde_sample_freq: int = option(
+        4, "use_sde: env steps of a sub-environment between two draws of the function", unit="env steps", minimum=1
+    )
+    initial_log_std: float = option(0.0, "free_log_std, use_sde: value before training; with use_sde try -2")
     log_std_clip_param: float = option(20.0, "Gaussian actions: upper bound of |log std|", above=0)
     use_lstm: bool = option(False, "add an LSTM between encoder and heads")
     use_gru: bool = option(False, "add a GRU between encoder and heads")

@@ -65,14 +65,35 @@ def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterato
 
 
 def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
+    yield from _find_in_value_distribution(module)
+    if module.action_distribution == "beta" and module.free_log_std:
+        what = "module.action_distribution=beta does not have a standard deviation"
+        yield "free_log_std", what, "true", "false, or module.action_distribution=gaussian"
+    if module.use_sde and (module.action_distribution == "beta" or module.free_log_std):
+        what = "gSDE has its own standard deviation of Gaussian actions"
+        expected = "false, or module.action_distribution=gaussian module.free_log_std=false"
+        yield "use_sde", what, "true", expected
+    if module.initial_log_std and not (module.free_log_std or module.use_sde):
+        what = "it has no effect with module.free_log_std=false"
+        yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
+    yield from _find_in_residual_blocks(module)
+    yield from _find_in_ensembles(module, algorithm)
+    if module.q_distribution != "none" and isinstance(algorithm, DQNConfig):
+        for key, value, fix in (
+            ("td_error_loss_fn", "mse", "huber"),
+            ("value_rescaling", True, "false"),
+        ):
+            if getattr(algorithm, key) == value:
+                setting = f"algorithm.{key}={value if isinstance(value, str) else show_value(value)}"
+                what = f"{setting} does not work with distributions of returns"
+                yield "q_distribution", what, module.q_distribution, f"none, or algorithm.{key}={fix}"
+
+
+def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
     kind, v_min, v_max = module.q_distribution, module.v_min, module.v_max
     if kind != "none" and module.num_atoms < 2:
-        yield (
-            "num_atoms",
-            f"a {kind} distribution needs several",
-            show_value(module.num_atoms),
-            ">= 2, for example 51",
-        )
+        what = f"a {kind} distribution needs several"
+        yield "num_atoms", what, show_value(module.num_atoms), ">= 2, for example 51"
     if kind == "none" and module.num_atoms > 1:
         what = "module.q_distribution=none has one number per action"
         yield "num_atoms", what, show_value(module.num_atoms), "1, or a module.q_distribution"
@@ -85,35 +106,28 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         if kind != "categorical" and value is not None:
             what = f"it has no effect with module.q_distribution={kind}"
             yield name, what, show_value(value), "null, or module.q_distribution=categorical"
-    if module.action_distribution == "beta" and module.free_log_std:
-        what = "module.action_distribution=beta does not have a standard deviation"
-        yield "free_log_std", what, "true", "false, or module.action_distribution=gaussian"
-    if module.initial_log_std and not module.free_log_std:
-        what = "it has no effect with module.free_log_std=false"
-        yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
-    yield from _find_in_residual_blocks(module)
-    yield from _find_in_ensembles(module, algorithm)
-    if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.value_rescaling:
-        what = "algorithm.value_rescaling=true does not work with distributions of returns"
-        yield "q_distribution", what, kind, "none, or algorithm.value_rescaling=false"
-    if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
-        what = "algorithm.td_error_loss_fn=mse does not work with distributions of returns"
-        yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"
+
+
+# Options that residual blocks do not support -> their defaults.
+_UNUSED_IN_BLOCKS = {
+    **{"fcnet_use_layernorm": False, "critic_use_layernorm": False},
+    **{"critic_use_batchnorm": False, "critic_dropout": 0.0},
+}
 
 
 def _find_in_residual_blocks(module: ModuleConfig) -> Iterator[_Fault]:
-    if module.architecture != "simba":
-        return
-    hiddens = module.fcnet_hiddens
-    if len(set(hiddens)) != 1:
-        what = "module.architecture=simba needs one width for all residual blocks"
-        yield "fcnet_hiddens", what, show_value(hiddens), "for example [256, 256] for two blocks of width 256"
-    for name, default in {"fcnet_use_layernorm": False, "critic_use_layernorm": False, "critic_dropout": 0.0}.items():
-        if getattr(module, name) != default:
-            what = "it has no effect with module.architecture=simba, whose blocks are always normalised"
-            if name == "critic_dropout":
-                what = "module.architecture=simba does not support dropout"
-            yield name, what, show_value(getattr(module, name)), show_value(default)
+    if module.architecture == "simba":
+        if len(set(module.fcnet_hiddens)) != 1:
+            what = "module.architecture=simba needs one width for all residual blocks"
+            expected = "for example [256, 256] for two blocks of width 256"
+            yield "fcnet_hiddens", what, show_value(module.fcnet_hiddens), expected
+        for name, default in _UNUSED_IN_BLOCKS.items():
+            if getattr(module, name) != default:
+                what = "residual blocks (module.architecture=simba) do not support it"
+                yield name, what, show_value(getattr(module, name)), show_value(default)
+    elif module.critic_use_batchnorm and module.critic_use_layernorm:
+        what = "it has no effect with module.critic_use_batchnorm=true"
+        yield "critic_use_layernorm", what, "true", "false"
 
 
 def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:

@@ -185,9 +185,23 @@ def _network(imported: Imported, algorithm: str, params: Params) -> None:
         fcnet_activation=known or ("tanh" if is_on_policy and not has_cnn else "relu"),
         vf_share_layers=has_cnn if is_on_policy else None,
     )
+    if is_on_policy:
+        _exploration(imported, params, kwargs)
     for key, value in kwargs.items():
         if not (key == "ortho_init" and value is False):
             imported.missing[f"policy_kwargs.{key}"] = f"{value!r} is left out"
+
+
+def _exploration(imported: Imported, params: Params, kwargs: dict[str, Any]) -> None:
+    """Set the standard deviation of actions, and gSDE."""
+    log_std = kwargs.pop("log_std_init", None)
+    frequency = int(params.pop("sde_sample_freq", -1))
+    if params.pop("use_sde", False):
+        frequency = int(params["n_steps"]) if frequency < 1 else frequency  # -1: once per rollout
+        initial = -2.0 if log_std is None else float(log_std)
+        imported.set("module", use_sde=True, sde_sample_freq=frequency, initial_log_std=initial)
+    elif log_std is not None:
+        imported.set("module", free_log_std=True, initial_log_std=float(log_std))
 
 
 def _wrappers(imported: Imported, algorithm: str, params: Params) -> None:

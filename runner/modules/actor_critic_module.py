@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from runner.modules.gaussian import DiagGaussian
 from runner.modules.layers import MLP, LayerOptions, initializer, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
+from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.modules.target_networks import target_of
 
 # Standardised masks contain negative numbers for forbidden actions, so they can be detected.
@@ -111,6 +114,8 @@ class ActorCriticModule(RLModule):
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
         self.action_dist = distribution_for(action_space, of_floats=config.action_distribution)
+        if config.use_sde and not isinstance(self.action_dist, DiagGaussian):
+            raise ValueError(f"module.use_sde needs actions of a float Box: got {action_space}; expected: false")
         self._mask_key = config.action_mask_key
         encoded = without_mask(observation_space, action_space, config.action_mask_key)
         self._log_std_bound = config.log_std_clip_param if self.action_dist.log_std_inputs else None
@@ -124,6 +129,10 @@ class ActorCriticModule(RLModule):
             self.inputs = ("obs", "state_in")
             self.outputs = ("action_dist_inputs", "state_out")
         num_features = self.encoder.num_outputs if self.memory is None else self.memory.num_outputs
+        self.exploration = None
+        if config.use_sde:
+            self.exploration = StateDependentNoise(num_features, self.action_dist.num_noise, config.initial_log_std)
+            self.num_noise, self.noise_steps = self.exploration.num_noise, config.sde_sample_freq
         self.pi = MLP(num_features, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
@@ -144,10 +153,19 @@ class ActorCriticModule(RLModule):
         If stateful: (N, 1, K) and `state_out` from `obs` (N, 1, ...) and `state_in`.
         """
         obs = batch["obs"]
+        outputs: dict[str, Any] = {}
         if self.memory is None:
-            return {"action_dist_inputs": self._dist_inputs(self.encoder.forward(obs), obs)}
-        features, _, state_out = self._remember(batch)
-        return {"action_dist_inputs": self._dist_inputs(features, obs), "state_out": state_out}
+            features = self.encoder.forward(obs)
+        else:
+            features, _, outputs["state_out"] = self._remember(batch)
+        outputs["action_dist_inputs"] = self._dist_inputs(features, obs)
+        if self.exploration is not None and "noise" in batch:
+            outputs["action_noise"] = self.exploration.forward(features, batch["noise"])
+        return outputs
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Draw standard normal numbers (*leading, num_noise) for the exploration of gSDE."""
+        return stream.standard_normal((*leading, self.num_noise), np.float32)
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...).
@@ -192,6 +210,8 @@ class ActorCriticModule(RLModule):
         dist = self.action_dist
         num_log_stds = len(dist.log_std_inputs)
         self._has_free_log_std = self.config.free_log_std and num_log_stds > 0
+        if self.config.use_sde:
+            return num_log_stds
         if self._has_free_log_std:
             self.log_std = nn.Parameter(torch.full((num_log_stds,), self.config.initial_log_std))
         if num_log_stds and not isinstance(dist, DiagGaussian):
@@ -205,6 +225,8 @@ class ActorCriticModule(RLModule):
 
     def _dist_inputs(self, features: Tensor, obs: Any) -> Tensor:
         outputs = self.pi.forward(features)
+        if self.exploration is not None:
+            outputs = torch.cat((outputs, self.exploration.log_std_of(features)), -1)
         if self._log_std_bound is not None:
             outputs = self._with_log_stds(outputs, self._log_std_bound)
         if self._mask_key is not None:

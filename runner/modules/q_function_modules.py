@@ -160,7 +160,12 @@ class _SquashedPolicyModule(WithQFunctions, RecallingModule):
     _is_log_std: Tensor
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        unsupported = {"free_log_std": False, "action_mask_key": None, "action_distribution": "gaussian"}
+        unsupported = {
+            "use_sde": False,
+            "free_log_std": False,
+            "action_mask_key": None,
+            "action_distribution": "gaussian",
+        }
         for key, allowed in unsupported.items():
             if getattr(config, key) != allowed:
                 shown = show_value(allowed)

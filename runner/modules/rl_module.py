@@ -39,6 +39,7 @@ class RLModule(nn.Module):
         is_stateful: whether the module carries a recurrent state from step to step.
         num_noise: numbers in a row of column `noise`, which the passes read while exploring and learning; 0 for modules
             without noise. Without the column, a noisy module is greedy.
+        noise_steps: steps of a sub-environment that share a row of noise while it explores.
         draws_per_row: whether losses draw noise for each row of a train batch instead of one row of noise for all.
     """
 
@@ -53,6 +54,7 @@ class RLModule(nn.Module):
     """Columns that the forward passes read; stateful modules also read `state_in`."""
     is_stateful = False
     num_noise = 0
+    noise_steps = 1
     draws_per_row = False
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:

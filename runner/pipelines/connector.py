@@ -41,6 +41,7 @@ STATE_IN = "state_in"
 NEW_STATE_IN = "new_state_in"
 STATE_OUT = "state_out"
 NOISE = "noise"
+ACTION_NOISE = "action_noise"
 SEQ_LENS = "seq_lens"
 # In minibatches of sequences: (V,) indices of the env steps within (S * L).
 STEP_ROWS = "step_rows"

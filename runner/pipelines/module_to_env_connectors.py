@@ -18,6 +18,7 @@ from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
+    ACTION_NOISE,
     ACTIONS,
     ACTIONS_FOR_ENV,
     STATE_OUT,
@@ -60,7 +61,9 @@ class GetActions(DrawsNoise, ModuleToEnvConnector):
         def draw(leading: tuple[int, int]) -> Any:
             return torch.from_numpy(dist.draw_noise(self._stream, leading)).to(dist_inputs.device).unbind(0)
 
-        noise = self._next_noise(dist_inputs.shape[0], episodes.max_rows, draw)
+        noise = batch.pop(ACTION_NOISE, None)  # of a module that explores with its own noise
+        if noise is None:
+            noise = self._next_noise(dist_inputs.shape[0], episodes.max_rows, draw)
         batch[ACTIONS] = dist.sample(dist_inputs, noise)
         return batch
 

@@ -66,7 +66,7 @@ class DrawsNoise(Connector):
 class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
     """Adds `noise` (K, D), which modules with noisy layers read, while exploring. Without it the module acts greedily.
 
-    Each row of each vector step gets separate noise.
+    Each row gets separate noise in each vector step, or in each `noise_steps`-th one of the module.
     """
 
     requires = Requirements(writes=(NOISE,))
@@ -82,10 +82,13 @@ class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
     ) -> Batch:
         """Add the column."""
         if explore:
-            draw = rl_module.draw_noise
-            batch[NOISE] = self._next_noise(
-                len(episodes), episodes.max_rows, lambda leading: draw(self._stream, leading)
-            )
+
+            def draw(leading: tuple[int, int]) -> Any:
+                (num_steps, num_rows), repeats = leading, rl_module.noise_steps
+                drawn = rl_module.draw_noise(self._stream, (-(-num_steps // repeats), num_rows))
+                return drawn if repeats == 1 else np.repeat(drawn, repeats, 0)[:num_steps]
+
+            batch[NOISE] = self._next_noise(len(episodes), episodes.max_rows, draw)
         return batch
 
     def to_graph(self) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runner import Trainer
+from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.modules import ActorCriticModule, DoubleQModule, SACModule
 from runner.modules.layers import LayerOptions
 from runner.modules.residual import ResidualEnsemble
 from tests.modules.spaces import items_of
+from tests.support.resuming import assert_resumes_exactly
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 CONFIG = ModuleConfig(architecture="simba", fcnet_hiddens=[8, 8], fcnet_activation="relu")
@@ -76,3 +82,26 @@ def test_blocks_follow_the_convolutions_of_images() -> None:
     image = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
     module = DoubleQModule(image, gym.spaces.Discrete(3), CONFIG)
     assert module.forward_train({"obs": items_of(image, 5)})["qf_preds"].shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba needs one width"),
+        ("module.critic_dropout=0.1", "critic_dropout: residual blocks"),
+        ("module.critic_use_layernorm=true", "critic_use_layernorm: residual blocks"),
+    ],
+)
+def test_options_that_do_not_fit(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer.from_experiment("sac_pendulum", ["module.architecture=simba", overrides])
+
+
+def test_a_run_with_normalised_observations_resumes_exactly(tmp_path: Path) -> None:
+    overrides = [
+        *("module.architecture=simba", "module.fcnet_hiddens=[8,8]", "connectors=mean_std_filter", "tracking=none"),
+        *("evaluation=none", "algorithm.train_batch_size_per_learner=16", "algorithm.training_intensity=16"),
+        *("algorithm.num_steps_sampled_before_learning_starts=64", "algorithm.min_sample_timesteps_per_iteration=100"),
+    ]
+    make_trainer = partial(Trainer.from_experiment, "sac_pendulum", overrides)
+    assert_resumes_exactly(make_trainer, tmp_path, cuts=[1])
