@@ -152,7 +152,7 @@ class AlgorithmConfig:
     coefficients: ClassVar[tuple[str, ...]] = ()
     """Names of the coefficients that the loss reports in addition to its metrics."""
     module_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the module that the loss supports, out of `q_distribution` and `noisy`."""
+    """Options of the module that only some losses support, such as `q_distribution`."""
     optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
     """Optimiser -> field with its learning rate.
 
@@ -196,11 +196,13 @@ class PPOConfig(AlgorithmConfig):
     entropy_coeff: Schedule = option(0.0, "weight of the entropy bonus", minimum=0, is_schedule=True)
     use_kl_loss: bool = option(True, "add the adaptive KL penalty")
     kl_coeff: float = option(0.2, "initial weight of the KL penalty", minimum=0, is_adapted=True)
-    kl_target: float = option(0.01, "target of the KL divergence from the sampling policy", above=0)
+    kl_target: float = option(
+        0.01, "use_kl_loss: target of the KL divergence from the sampling policy; it does not end updates", above=0
+    )
     target_kl: float | None = option(
         None,
-        "end an update before a gradient step whose minibatch has a mean KL divergence above 1.5 times this value; "
-        "null: never",
+        "without use_kl_loss: end an update before a gradient step whose minibatch has a mean KL divergence above 1.5 "
+        "times this value; null: never",
         above=0,
     )
 

@@ -40,10 +40,26 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
         ):
             place = where(f"{key}.{name}") or where(f"module.{name}")
             yield Problem(f"{key}.{name}: {what}", place, got, expected)
-        if module.critic_use_batchnorm and config.learners.num_learners > 1:
-            what = f"{key}.critic_use_batchnorm: batch renormalisation needs all rows of an update in one learner"
-            place = where("learners.num_learners")
-            yield Problem(what, place, f"learners.num_learners={config.learners.num_learners}", "0 or 1")
+        if module.critic_use_batchnorm:
+            yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm, where)
+        if algorithm.reset_interval is not None and module.load_state_path is not None:
+            what = "algorithm.reset_interval would discard the parameters of module.load_state_path"
+            place = where("algorithm.reset_interval")
+            yield Problem(what, place, show_value(algorithm.reset_interval), "null, or module.load_state_path=null")
+
+
+def _find_split_updates(
+    key: str, config: ExperimentConfig, algorithm: AlgorithmConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield options that split the rows of an update, whose statistics batch renormalisation needs."""
+    what = f"{key}: batch renormalisation needs all rows of an update together"
+    if config.learners.num_learners > 1:
+        yield Problem(
+            what, where("learners.num_learners"), f"learners.num_learners={config.learners.num_learners}", "1"
+        )
+    if algorithm.microbatch_size is not None:
+        got = f"algorithm.microbatch_size={algorithm.microbatch_size}"
+        yield Problem(what, where("algorithm.microbatch_size"), got, "null")
 
 
 # Option -> its default, and algorithms that support other values.

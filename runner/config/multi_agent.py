@@ -85,7 +85,7 @@ def _check_multi_rl_module(
     for name in [name for name in algorithms if name != "algorithm"]:
         what = f"{name} has no effect, because one optimiser updates all modules of {key}"
         yield Problem(what, where(name), show_value(algorithms[name].schema), fix=f"remove {name}")
-    stepped = ("optimizer", "grad_clip", *algorithms["algorithm"].optimizers.values())
+    stepped = ("optimizer", "grad_clip", "reset_interval", *algorithms["algorithm"].optimizers.values())
     for module_id, fields in multi_agent.algorithm_config_overrides_per_module.items():
         for name in fields:
             if name in stepped:

@@ -129,6 +129,11 @@ def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -
         for field in OF_ALGORITHM.values():
             yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)
         yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", where)
+        if isinstance(algorithm, PPOConfig) and algorithm.target_kl is not None and algorithm.use_kl_loss:
+            what = f"{key}.target_kl ends updates early, which does not work with the adaptive KL penalty"
+            yield Problem(
+                what, where(f"{key}.target_kl"), show_value(algorithm.target_kl), f"null, or {key}.use_kl_loss=false"
+            )
 
 
 def _check_minibatch(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:

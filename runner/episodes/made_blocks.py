@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 
 import numpy as np
 
@@ -10,9 +11,10 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, Array, Column, ColumnBlock
 
 NEW_OBS = "new_obs"
+_NUMBERS = count()  # of rollouts; each is complete, so no id is needed after a resume
 
 
-def made_block(
+def make_block(
     columns: Mapping[str, Column],
     terminateds: Array,
     lengths: Array | None = None,
@@ -36,6 +38,7 @@ def made_block(
             f"{ends.shape}, lengths {steps.tolist()}"
         )
     made = {name: nested.map_leaves(np.asarray, column) for name, column in columns.items() if name != NEW_OBS}
+    made[REWARDS] = made[REWARDS].astype(np.float32)
     num_rows = int(steps.sum())
     if lengths is None:
         new_obs = nested.map_leaves(np.asarray, columns[NEW_OBS])
@@ -49,7 +52,7 @@ def made_block(
         is_terminated=ends,
         is_truncated=~ends,
         t_started=np.zeros(len(steps), np.int64),
-        episode_ids=[f"made/{number}" for number in range(len(steps))],
+        episode_ids=[f"made/{next(_NUMBERS)}" for _ in steps],
         module_id=module_id,
     )
 

@@ -80,8 +80,8 @@ class DQNLoss(Loss):
         q = self.q_of(module, outputs, actions)  # (B,)
         if y is None:
             z, next_z = module.q_of(outputs["qf_dist_inputs"], actions), of_actions(target["qf_dist_inputs"], best)
-            of_return = (batch["rewards"], discounts)
-            losses = module.value_distribution.td_loss(z, next_z, *of_return, noise=batch.get(NOISE))  # (B,)
+            rewards, noise = batch["rewards"], batch.get(NOISE)
+            losses = module.value_distribution.td_loss(z, next_z, rewards, discounts, noise)  # (B,)
             td_error = losses.detach()
         else:
             losses = self._td_loss(q, y, reduction="none")

@@ -69,10 +69,10 @@ class TrainedNetwork:
 
     def end_step(self) -> None:
         """Count a gradient step, and reset parameters and optimiser if `reset_interval` is reached."""
-        if self._initial is None:
+        if self._initial is None or self._reset_interval is None:
             return
         self._steps_since_reset += 1
-        if self._steps_since_reset == self._reset_interval:
+        if self._steps_since_reset >= self._reset_interval:
             self.updater.set_state(self._initial)
             self._steps_since_reset = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
@@ -19,16 +19,18 @@ class CrossQModule(SACModule):
 
     Args:
         observation_space, action_space, config: see `SACModule`; recurrent layers are not supported.
+
+    Raises:
+        ValueError: `critic_use_batchnorm` is false, or an option is not supported.
     """
+
+    has_targets = False
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         check_not_recurrent(config, type(self).__name__)
+        if not config.critic_use_batchnorm:
+            raise ValueError("CrossQModule: module.critic_use_batchnorm is false; expected: true")
         super().__init__(observation_space, action_space, config)
-        del self.target_critic
-
-    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return an empty list."""
-        return []
 
     def compute_joint_q_values(self, obs: Any, actions: Any, new_obs: Any, new_actions: Any) -> tuple[Tensor, Tensor]:
         """Return Q (E, B) of s and a, and of s' and a', all (B, ...), normalised by the statistics of both together.
@@ -39,6 +41,6 @@ class CrossQModule(SACModule):
             nested.map_leaves(lambda first, second: torch.cat((first, second)), *pair)
             for pair in ((obs, new_obs), (actions, new_actions))
         ]
-        of_both = self.critic.forward_batch(*both).squeeze(-1)
-        q, next_q = of_both.chunk(2, -1)
+        joint_q = self.critic.forward_batch(*both).squeeze(-1)
+        q, next_q = joint_q.chunk(2, -1)
         return q, next_q

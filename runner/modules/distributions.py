@@ -132,7 +132,7 @@ _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and 
 
 
 def distribution_for(
-    action_space: gym.Space[Any], where: str = "actions", of_floats: str = "gaussian"
+    action_space: gym.Space[Any], where: str = "actions", float_distribution: str = "gaussian"
 ) -> ActionDistribution:
     """Return a categorical distribution for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a
     diagonal Gaussian or beta distribution for a float Box, and joint distributions for Dict and Tuple.
@@ -140,14 +140,14 @@ def distribution_for(
     Args:
         action_space: space of the actions.
         where: name of the space in messages.
-        of_floats: `gaussian` or `beta`, for a float Box.
+        float_distribution: `gaussian` or `beta`, for a float Box.
 
     Raises:
         TypeError: there is no distribution for a space or one of its entries.
     """
     spaces = gym.spaces
     if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
-        return _nested_distribution(action_space, where, of_floats)
+        return _nested_distribution(action_space, where, float_distribution)
     if isinstance(action_space, spaces.Discrete):
         return _categorical(action_space)
     if isinstance(action_space, spaces.MultiDiscrete):
@@ -158,7 +158,7 @@ def distribution_for(
         return Bernoulli(action_space.shape)
     if isinstance(action_space, spaces.Box) and np.prod(action_space.shape) > 0:
         if np.issubdtype(action_space.dtype, np.floating):
-            if of_floats == "beta":
+            if float_distribution == "beta":
                 return Beta(action_space)
             return DiagGaussian(action_space.shape, torch_dtype(action_space.dtype, torch.float32))
         return _integer_distribution(action_space, where)
@@ -199,14 +199,16 @@ def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical
 
 
 def _nested_distribution(
-    space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str, of_floats: str
+    space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str, float_distribution: str
 ) -> NestedDistribution:
     if not len(space):
         raise TypeError(f"no action distribution for {where}: got the empty {space}; expected: {_SUPPORTED}")
     if isinstance(space, gym.spaces.Dict):
         return NestedDistribution(
-            {key: distribution_for(part, f"{where}[{key!r}]", of_floats) for key, part in space.items()}
+            {key: distribution_for(part, f"{where}[{key!r}]", float_distribution) for key, part in space.items()}
         )
     return NestedDistribution(
-        tuple(distribution_for(part, f"{where}[{index}]", of_floats) for index, part in enumerate(space.spaces))
+        tuple(
+            distribution_for(part, f"{where}[{index}]", float_distribution) for index, part in enumerate(space.spaces)
+        )
     )

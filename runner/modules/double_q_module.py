@@ -196,8 +196,8 @@ def q_head(
 ) -> MLP | DuelingHead | ImplicitQuantileHead:
     """Make the head that returns Q, or `num_atoms` outputs, for each action."""
     if config.q_distribution == "implicit_quantile":
-        of_number = replace(config, q_distribution="none")
-        return ImplicitQuantileHead(num_features, lambda: q_head(num_features, num_actions, 1, of_number), num_atoms)
+        head_config = replace(config, q_distribution="none")
+        return ImplicitQuantileHead(num_features, lambda: q_head(num_features, num_actions, 1, head_config), num_atoms)
     options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
     if config.dueling:
         return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)

@@ -76,11 +76,11 @@ class QEnsemble(nn.Module):
             members: the M Q functions to compute.
             scales: (M, B, num_hidden) factors of their hidden layers.
         """
-        of_encoder, of_head = None, None
+        encoder_scales, head_scales = None, None
         if scales is not None:
-            of_encoder, of_head = torch.split(scales, [self.encoder.num_hidden, self.head.num_hidden], -1)
+            encoder_scales, head_scales = torch.split(scales, [self.encoder.num_hidden, self.head.num_hidden], -1)
         features = self._features(obs, actions, members)
-        return self.head.forward(self.encoder.forward(features, members, of_encoder), members, of_head)
+        return self.head.forward(self.encoder.forward(features, members, encoder_scales), members, head_scales)
 
     def forward_batch(self, obs: Any, actions: Any) -> Tensor:
         """Return (E, B, K) like `forward`, with batch renormalisation by the statistics of this batch."""
@@ -137,8 +137,12 @@ class WithQFunctions(nn.Module):
     """Mix-in for modules with E Q functions, `num_critics`, and their targets.
 
     With `q_distribution: quantile` each returns N quantiles of the return with mean Q.
+
+    Attributes:
+        has_targets: whether the Q functions have targets.
     """
 
+    has_targets = True
     critic: QEnsemble
     target_critic: QEnsemble
 
@@ -152,7 +156,8 @@ class WithQFunctions(nn.Module):
                 f"{config.q_distribution}; expected: none, quantile"
             )
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
-        self.target_critic = target_of(self.critic)
+        if self.has_targets:
+            self.target_critic = target_of(self.critic)
         self._dropout = config.critic_dropout
         self._bounds = map_leaf_spaces(_bounds_of, action_space)
 
@@ -199,7 +204,7 @@ class WithQFunctions(nn.Module):
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the targets of the Q functions with the Q functions, and the module's other targets."""
         others: list[tuple[nn.Module, nn.Module]] = super().target_networks()  # type: ignore[misc]
-        return [*others, (self.target_critic, self.critic)]
+        return [*others, (self.target_critic, self.critic)] if self.has_targets else others
 
 
 def draw_dropout(stream: np.random.Generator, rate: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:

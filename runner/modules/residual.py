@@ -26,10 +26,15 @@ class ResidualEnsemble(nn.Module):
     Attributes:
         num_outputs: width of h.
         num_hidden: 0, since the blocks do not support dropout.
+
+    Raises:
+        ValueError: the widths differ.
     """
 
     def __init__(self, num_members: int, num_inputs: int, hiddens: Sequence[int], options: LayerOptions) -> None:
         super().__init__()
+        if len(set(hiddens)) != 1:
+            raise ValueError(f"residual blocks need one width, got module.fcnet_hiddens {list(hiddens)}")
         width = self.num_outputs = hiddens[0]
         self.num_hidden = 0
         plain = replace(options, use_layernorm=False, init_bias=options.init_bias or nn.init.zeros_)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
-from runner.episodes.made_blocks import made_block
+from runner.episodes.made_blocks import make_block
 from runner.pipelines.custom_metrics import ReducedMetrics
 
 # Replay buffer -> module id -> (B,) row of the buffer at which each chunk begins.
@@ -92,7 +92,7 @@ class Experiences(Item):
         Raises:
             ValueError: a column is missing, or the numbers of rows do not match.
         """
-        block = made_block(columns, terminateds, lengths, module_id)
+        block = make_block(columns, terminateds, lengths, module_id)
         return cls(Rollout({module_id: block}, block.num_rows))
 
     @property

@@ -40,14 +40,14 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     Args:
         capacity: env steps of each module in all shards together.
         num_shards: S.
-        n_step, gamma, alpha, beta: see `PrioritizedReplayBuffer`.
+        n_step, gamma, alpha, beta, batch_length_T, burn_in_len: see `PrioritizedReplayBuffer`.
         shards: makes the shards; with remote env runners it makes Ray actors.
 
     Raises:
         ValueError: a number is out of its bounds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments of PrioritizedReplayBuffer
         self,
         capacity: int = 10_000,
         num_shards: int = 3,
@@ -55,16 +55,19 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         gamma: float = 1.0,
         alpha: float = 0.6,
         beta: Schedule = 0.4,
+        batch_length_T: int = 1,  # noqa: N803 - RLlib's name
+        burn_in_len: int = 0,
         shards: MakeShards = LocalShards,
     ) -> None:
         if not isinstance(num_shards, int) or num_shards < 1:
             raise ValueError(f"num_shards must be a positive integer, got {num_shards!r}")
-        super().__init__(capacity, 1, n_step, gamma, 0, alpha, beta)
+        of_sampling = (batch_length_T, n_step, gamma, burn_in_len, alpha, beta)
+        super().__init__(capacity, *of_sampling)
         self.num_shards = num_shards
-        of_shard = (max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
+        of_shard = max(2, capacity // num_shards)
 
         def make_shard(index: int, generation: int) -> ReplayShard:
-            return ReplayShard(*of_shard)
+            return ReplayShard(of_shard, *of_sampling)
 
         self._shards = shards(make_shard, num_shards)
         self._held: list[set[str]] = [set() for _ in range(num_shards)]  # modules with experiences in each shard

@@ -100,9 +100,10 @@ def test_a_run_resumes_exactly(overrides: tuple[str, ...], tmp_path: Path) -> No
     assert_resumes_exactly(make_trainer, tmp_path, cuts=[1])
 
 
-def test_a_reset_restores_the_initial_parameters_and_optimiser() -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_reset_restores_the_initial_parameters_and_optimiser(optimizer: str) -> None:
     def states(interval: str) -> tuple[Any, Any]:
-        overrides = [*SHORT, f"algorithm.reset_interval={interval}"]
+        overrides = [*SHORT, f"algorithm.reset_interval={interval}", f"algorithm.optimizer.name={optimizer}"]
         with Trainer.from_experiment("crossq_pendulum", overrides) as trainer:
             before = trainer.learners.get_state()["learners"]["default_policy"]
             trainer.train()
@@ -112,15 +113,28 @@ def test_a_reset_restores_the_initial_parameters_and_optimiser() -> None:
     before, after = states("1")
     assert after["modules"]["default_policy"]["loss"]["num_steps"] > 10
     for part in ("module", "optimizer"):
+        assert after[part].keys() == before[part].keys()
         for name, value in before[part].items():
             torch.testing.assert_close(after[part][name], value, rtol=0, atol=0)
     before, after = states("null")
     assert not torch.equal(after["module"]["pi.layers.0.weight"], before["module"]["pi.layers.0.weight"])
 
 
-def test_several_learners_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="batch renormalisation needs all rows of an update in one learner"):
-        Trainer.from_experiment("crossq_pendulum", ["learners.num_learners=2"])
+@pytest.mark.parametrize("split", ["learners.num_learners=2", "algorithm.microbatch_size=64"])
+def test_split_updates_are_rejected(split: str) -> None:
+    with pytest.raises(ConfigError, match="batch renormalisation needs all rows of an update together"):
+        Trainer.from_experiment("crossq_pendulum", [split])
+
+
+def test_resets_do_not_discard_loaded_parameters() -> None:
+    overrides = ["algorithm.reset_interval=10", "module.load_state_path=somewhere"]
+    with pytest.raises(ConfigError, match=r"reset_interval would discard the parameters of module\.load_state_path"):
+        Trainer.from_experiment("crossq_pendulum", overrides)
+
+
+def test_crossq_needs_batchnorm() -> None:
+    with pytest.raises(ConfigError, match=r"critic_use_batchnorm is false"):
+        Trainer.from_experiment("crossq_pendulum", ["module.critic_use_batchnorm=false"])
 
 
 def test_batchnorm_needs_crossq() -> None:

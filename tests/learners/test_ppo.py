@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
+from runner import Trainer
 from runner.config.algorithms import PPOConfig
+from runner.config.errors import ConfigError
 from runner.config.schedules import scheduled_value
 from runner.learners.ppo import PPOLoss
 from runner.modules import RLModule
@@ -150,7 +152,7 @@ def test_scheduled_value() -> None:
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_an_update_ends_at_the_target_kl(is_compiled: bool) -> None:
     def num_steps(target_kl: float | None, lr: float) -> float:
-        config = PPOConfig(lr=lr, num_epochs=6, minibatch_size=None, target_kl=target_kl)
+        config = PPOConfig(lr=lr, num_epochs=6, minibatch_size=None, use_kl_loss=False, target_kl=target_kl)
         stream = np.random.default_rng(0)
         module = make_module(DISCRETE)
         learner = ModuleLearner(module, PPOLoss(config), config, stream, is_compiled=is_compiled)
@@ -164,3 +166,22 @@ def test_an_update_ends_at_the_target_kl(is_compiled: bool) -> None:
     assert num_steps(None, 1e-1) == num_steps(1e6, 1e-1) == 6
     assert num_steps(0.1, 1e-5) == 6
     assert 1 <= num_steps(0.1, 1e-1) < 6
+
+
+def test_target_kl_does_not_work_with_the_penalty() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.target_kl ends updates early"):
+        Trainer.from_experiment("ppo_cartpole", ["algorithm.target_kl=0.02", "algorithm.use_kl_loss=true"])
+
+
+@pytest.mark.ray
+def test_learners_end_an_update_together(ray_cluster: None) -> None:
+    overrides = ["algorithm.target_kl=0.001", "algorithm.use_kl_loss=false", "algorithm.lr=0.01", "tracking=none"]
+    overrides += [
+        "learners.num_learners=2",
+        "algorithm.train_batch_size_per_learner=200",
+        "algorithm.minibatch_size=50",
+    ]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        result = trainer.train()
+    num_steps = result["learners/default_policy/num_minibatch_updates"]
+    assert 1 <= num_steps < 4 * trainer.config.algorithm.num_epochs

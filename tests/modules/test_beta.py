@@ -78,6 +78,8 @@ def test_spaces() -> None:
     assert {type(part).__name__ for part in module.action_dist.parts} == {"Beta", "Categorical"}
     with pytest.raises(TypeError, match="action_distribution=beta needs bounded actions"):
         ActorCriticModule(VECTOR, gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), CONFIG)
+    with pytest.raises(ValueError, match="needs float actions"):
+        ActorCriticModule(VECTOR, gym.spaces.Discrete(2), CONFIG)
     with pytest.raises(ValueError, match=r"SACModule: module\.action_distribution is set"):
         SACModule(VECTOR, VECTOR, CONFIG)
 

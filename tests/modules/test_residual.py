@@ -1,10 +1,11 @@
-"""Residual blocks of SimBa: equations, initialisation, and runs that are compiled, resumed and exported."""
+"""Residual blocks of SimBa: equations, initialisation, a compiled loss, and a resumed run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,11 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runner import Trainer
+from runner.config.algorithms import SACConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
-from runner.modules import ActorCriticModule, DoubleQModule, SACModule
+from runner.learners.sac import SACLoss
+from runner.modules import ActorCriticModule, DoubleQModule, RLModule, SACModule
 from runner.modules.layers import LayerOptions
 from runner.modules.residual import ResidualEnsemble
+from tests.learners.loss_contract import LossContract
+from tests.learners.offline_modules import make
 from tests.modules.spaces import items_of
 from tests.support.resuming import assert_resumes_exactly
 
@@ -82,6 +87,19 @@ def test_blocks_follow_the_convolutions_of_images() -> None:
     image = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
     module = DoubleQModule(image, gym.spaces.Discrete(3), CONFIG)
     assert module.forward_train({"obs": items_of(image, 5)})["qf_preds"].shape == (5, 3)
+
+
+class TestSACLossContract(LossContract):
+    config = SACConfig()
+    action_spaces = ("continuous",)
+    untouched = ("log_alpha_prime",)
+
+    def make_loss(self) -> SACLoss:
+        return SACLoss(self.config)
+
+    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
+        module: RLModule = make(SACModule, action_space, config=replace(CONFIG, num_critics=3))
+        return module
 
 
 @pytest.mark.parametrize(

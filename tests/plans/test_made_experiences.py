@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner import Trainer
 from runner.plans import Experiences
 from tests.conftest import ROOT, WAIT_S
 
@@ -69,6 +71,42 @@ def test_nested_observations() -> None:
 def test_bad_columns(columns: Any, terminateds: Any, lengths: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Experiences.from_columns(columns, np.array(terminateds), None if lengths is None else np.array(lengths))
+
+
+def test_learners_train_on_made_steps() -> None:
+    stream = np.random.default_rng(0)
+    steps = {
+        "obs": stream.normal(size=(8, 4)).astype(np.float32),
+        "new_obs": stream.normal(size=(8, 4)).astype(np.float32),
+        "actions": stream.integers(2, size=8),
+        "rewards": stream.normal(size=8),  # float64
+    }
+    for overrides in ([], ["module.q_distribution=quantile", "module.num_atoms=5"]):
+        with Trainer.from_experiment(
+            "dqn_cartpole", ["tracking=none", "module.fcnet_hiddens=[8]", *overrides]
+        ) as trainer:
+            item = Experiences.from_columns(steps, np.zeros(8, np.bool_))
+            update = trainer.learners.update(item.rollout, 0)
+        assert update.metrics["default_policy"]["num_minibatch_updates"] == 1
+
+
+def test_rollouts_have_different_ids() -> None:
+    items = [Experiences.from_columns(STEPS, np.zeros(3, np.bool_)) for _ in range(2)]
+    ids = [id_ for item in items for id_ in item.rollout.blocks["default_policy"].episode_ids]
+    assert len(set(ids)) == 6
+
+
+def test_the_example_mirrors_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "plans")
+    operator_class = importlib.import_module("my_plans").MirroredSteps
+    steps = {**STEPS, "obs": np.arange(12.0).reshape(3, 4), "new_obs": np.arange(12.0).reshape(3, 4) + 1}
+    item = Experiences.from_columns(steps, np.array([True, False, False]))
+    original, mirrored = operator_class.transform(None, item)
+    assert original is item
+    [block] = mirrored.rollout.blocks.values()
+    np.testing.assert_array_equal(block.columns["obs"], -item.rollout.blocks["default_policy"].columns["obs"])
+    assert block.columns["actions"].tolist() == [1, 0, 0]
+    assert block.is_terminated.tolist() == [True, False, False]
 
 
 def test_the_example_trains_on_mirrored_steps(tmp_path: Path) -> None:

@@ -99,6 +99,15 @@ CASES: dict[str, Case] = {
         ("module._target_=runner.modules.DiscreteSACModule", "module.action_mask_key=mask", "module.use_gru=true"), [],
     ),
     "deterministic_gru": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module", "module.use_gru=true"), []),
+    "residual": (VECTOR, ARM, ("module._target_=runner.modules.SACModule", "module.architecture=simba"), []),
+    "implicit_quantile": (
+        VECTOR, spaces.Discrete(3),
+        (
+            "module._target_=runner.modules.DoubleQModule", "module.q_distribution=implicit_quantile",
+            "module.num_atoms=4",
+        ),
+        [],
+    ),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
 
