@@ -312,6 +312,9 @@ class ModuleConfig:
     head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_use_layernorm: bool = option(False, "layer normalisation before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
+    vf_symlog: bool = option(
+        False, "actor-critic modules: the network predicts symlog(V), for returns of very different sizes; with PPO"
+    )
     num_critics: int = option(2, "modules with Q functions: number of Q functions", minimum=1)
     critic_use_layernorm: bool = option(
         False, "modules with Q functions: layer normalisation in the Q functions, even without fcnet_use_layernorm"

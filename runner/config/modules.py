@@ -68,6 +68,7 @@ _LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
     "noisy": (False, "dqn"),
     "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
     "critic_use_batchnorm": (False, "crossq"),
+    "vf_symlog": (False, "ppo"),
 }
 # Name of the option, problem, got, expected.
 _Fault = tuple[str, str, str, str]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from runner.config.algorithms import AlgorithmConfig, PPOConfig
+from runner.config.algorithms import AlgorithmConfig, APPOConfig, PPOConfig
 from runner.config.blocks import (
     DEFAULT_MODULE_ID,
     TRACKERS,
@@ -129,7 +129,10 @@ def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -
         for field in OF_ALGORITHM.values():
             yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)
         yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", where)
-        if isinstance(algorithm, PPOConfig) and algorithm.target_kl is not None and algorithm.use_kl_loss:
+        if isinstance(algorithm, APPOConfig) and algorithm.target_kl is not None:
+            what = f"{key}.target_kl is the distance from the sampling policy, and APPO's target policy differs from it"
+            yield Problem(what, where(f"{key}.target_kl"), show_value(algorithm.target_kl), "null")
+        elif isinstance(algorithm, PPOConfig) and algorithm.target_kl is not None and algorithm.use_kl_loss:
             what = f"{key}.target_kl ends updates early, which does not work with the adaptive KL penalty"
             yield Problem(
                 what, where(f"{key}.target_kl"), show_value(algorithm.target_kl), f"null, or {key}.use_kl_loss=false"

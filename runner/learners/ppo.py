@@ -49,7 +49,7 @@ class PPOLoss(Loss):
         clipped_ratio = ratio.clamp(1 - cfg.clip_param, 1 + cfg.clip_param)
         policy_loss = -(ratio * advantages).minimum(clipped_ratio * advantages).mean()
 
-        vf_error = (values - batch["value_targets"]).square()
+        vf_error = (module.value_scale(values) - module.value_scale(batch["value_targets"])).square()
         if cfg.vf_clip_param is not None:
             vf_error = vf_error.clamp(max=cfg.vf_clip_param)
         vf_loss = vf_error.mean()

@@ -184,7 +184,7 @@ class ActorCriticModule(RLModule):
             features, vf_features, _ = self._remember(batch)
         return {
             "action_dist_inputs": self._dist_inputs(features, obs),
-            "vf_preds": self.vf.forward(vf_features).squeeze(-1),
+            "vf_preds": self._values(vf_features),
         }
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
@@ -196,7 +196,18 @@ class ActorCriticModule(RLModule):
             features, _ = through_memory(encoder, self.memory, batch["obs"], batch["state_in"])
         else:
             features, _ = through_memory(encoder, self.vf_memory, batch["obs"], batch["state_in"]["vf"])
-        return self.vf.forward(features).squeeze(-1)
+        return self._values(features)
+
+    def value_scale(self, values: Tensor) -> Tensor:
+        """Return symlog(x) = sign(x) log(|x| + 1) of values (B,) with `vf_symlog`, otherwise the values.
+
+        Hafner et al., 2023, https://arxiv.org/abs/2301.04104, eq. 9.
+        """
+        return values.sign() * values.abs().log1p() if self.config.vf_symlog else values
+
+    def _values(self, features: Tensor) -> Tensor:
+        values = self.vf.forward(features).squeeze(-1)
+        return values.sign() * values.abs().expm1() if self.config.vf_symlog else values
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Return (S, L, H) features for the policy and for the value function, and the state after them."""

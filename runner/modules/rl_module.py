@@ -75,6 +75,10 @@ class RLModule(nn.Module):
         """Return (target, network) for each target network; use `target_of` to make a target of a network."""
         return []
 
+    def value_scale(self, values: Tensor) -> Tensor:
+        """Return values (B,) in the scale in which the loss compares `vf_preds` with their targets."""
+        return values
+
     def update_targets(self, tau: float) -> None:
         """Move each target towards its network: target <- target + tau (network - target)."""
         for target, network in self.target_networks():

@@ -16,8 +16,9 @@ from runner import Trainer
 from runner.config.algorithms import PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schedules import scheduled_value
+from runner.config.schemas import ModuleConfig
 from runner.learners.ppo import PPOLoss
-from runner.modules import RLModule
+from runner.modules import ActorCriticModule, RLModule
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract, make_batch, make_module
 
@@ -185,3 +186,32 @@ def test_learners_end_an_update_together(ray_cluster: None) -> None:
         result = trainer.train()
     num_steps = result["learners/default_policy/num_minibatch_updates"]
     assert 1 <= num_steps < 4 * trainer.config.algorithm.num_epochs
+
+
+def test_values_on_a_logarithmic_scale() -> None:
+    vector = gym.spaces.Box(-5, 5, (3,), np.float32)
+    module = ActorCriticModule(vector, DISCRETE, ModuleConfig(fcnet_hiddens=[8], vf_symlog=True))
+    with torch.no_grad():
+        module.vf.layers[-1].weight.mul_(20.0)
+    batch = make_batch(module)
+    predicted = module.vf.forward(module.encoder.forward(batch["obs"])).squeeze(-1)
+    assert predicted.min() < -1
+    assert predicted.max() > 1
+    values = module.compute_values(batch)
+    torch.testing.assert_close(values, predicted.sign() * (predicted.abs().exp() - 1))
+    torch.testing.assert_close(module.forward_train(batch)["vf_preds"], values)
+    batch["value_targets"] = 1000.0 * batch["value_targets"]
+    targets = batch["value_targets"]
+    symlog = targets.sign() * (targets.abs() + 1).log()
+    expected = (predicted - symlog).square().mean()
+    torch.testing.assert_close(PPOLoss(PPOConfig(vf_clip_param=None))(module, batch).vf_loss, expected)
+
+
+def test_a_logarithmic_scale_needs_ppo() -> None:
+    with pytest.raises(ConfigError, match="vf_symlog: A2CLoss does not support it"):
+        Trainer.from_experiment("a2c_cartpole", ["module.vf_symlog=true"])
+
+
+def test_appo_rejects_a_target_kl() -> None:
+    with pytest.raises(ConfigError, match="APPO's target policy differs"):
+        Trainer.from_experiment("appo_cartpole", ["algorithm.target_kl=0.1"])
