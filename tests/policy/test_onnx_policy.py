@@ -100,14 +100,6 @@ CASES: dict[str, Case] = {
     ),
     "deterministic_gru": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module", "module.use_gru=true"), []),
     "residual": (VECTOR, ARM, ("module._target_=runner.modules.SACModule", "module.architecture=simba"), []),
-    "implicit_quantile": (
-        VECTOR, spaces.Discrete(3),
-        (
-            "module._target_=runner.modules.DoubleQModule", "module.q_distribution=implicit_quantile",
-            "module.num_atoms=4",
-        ),
-        [],
-    ),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
 
@@ -139,12 +131,14 @@ def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
         ("dqn_cartpole", VECTOR, ()),
         ("dqn_cartpole", MASKED, ("module.action_mask_key=mask",)),
         ("dqn_cartpole", VECTOR, ("module.use_lstm=true", "module.lstm_cell_size=8", "algorithm.n_step=1")),
+        ("dqn_cartpole_iqn", VECTOR, ()),
         ("rainbow_cartpole", VECTOR, ()),
         ("rainbow_cartpole", MASKED, ("module.action_mask_key=mask", "module.dueling=false")),
         ("td3_pendulum", VECTOR, ()),
+        ("crossq_pendulum", VECTOR, ()),
         ("tqc_pendulum", VECTOR, ()),
     ],
-    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow", "td3", "tqc"],
+    ids=["vector", "masked", "lstm", "iqn", "rainbow", "masked_rainbow", "td3", "crossq", "tqc"],
 )
 def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
     experiment: str, observation_space: gym.Space[Any], overrides: tuple[str, ...]
