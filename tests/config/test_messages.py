@@ -976,7 +976,7 @@ EXPERIMENTS = [
                 "module must be a block",
                 where="my_conf/experiment/mine.yaml:8",
                 got="3",
-                expected=Including("keys: _target_, action_mask_key, ", " more)"),
+                expected=Including("keys: _target_, action_distribution, action_mask_key, ", " more)"),
             ),
         ],
         id="file_unknown_keys",
