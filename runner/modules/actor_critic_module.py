@@ -168,7 +168,7 @@ class ActorCriticModule(RLModule):
         return outputs
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw standard normal numbers (*leading, num_noise) for the exploration of gSDE."""
+        """Draw standard normal numbers `(*leading, num_noise)` for the exploration of gSDE."""
         return stream.standard_normal((*leading, self.num_noise), np.float32)
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class ActorCriticModule(RLModule):
         return self._values(features)
 
     def value_scale(self, values: Tensor) -> Tensor:
-        """Return symlog(x) = sign(x) log(|x| + 1) of values (B,) with `vf_symlog`, otherwise the values.
+        """Return `sign(x) log(abs(x) + 1)` of values x (B,) with `vf_symlog`, otherwise the values.
 
         Hafner et al., 2023, https://arxiv.org/abs/2301.04104, eq. 9.
         """
