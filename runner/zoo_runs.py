@@ -26,7 +26,13 @@ TIMES = (
     *("env_runners/num_samples_ready", "env_runners/sample_bytes_per_env_step"),
 )
 # Options that are newer than stored runs: block -> option -> the value that stored runs have.
-_NEWER_OPTIONS = {"module": {"initial_log_std": 0.0}}
+_NEWER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "module": {
+        **{"initial_log_std": 0.0, "action_distribution": "gaussian", "use_sde": False, "sde_sample_freq": 4},
+        **{"architecture": "mlp", "critic_use_batchnorm": False, "vf_symlog": False},
+    },
+    "algorithm": {"reset_interval": None, "target_kl": None, "value_rescaling": False},
+}
 # Packages of `environment.json` that do not change numbers.
 _NOT_IN_NUMBERS = {"runner", "mlflow", "hydra-core", "omegaconf"}
 

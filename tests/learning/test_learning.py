@@ -67,7 +67,7 @@ PROMISES = {
     "sac_lunarlander_continuous": (200, 150_000),
     "sac_pendulum": (-200, 20_000),
     "ddpg_pendulum": (-200, 20_000),
-    "crossq_pendulum": (-200, 2_000),
+    "crossq_pendulum": (-200, 3_000),
     "dqn_cartpole_iqn": (450, 100_000),
     "td3_pendulum": (-200, 20_000),
     "tqc_pendulum": (-200, 20_000),
