@@ -140,7 +140,7 @@ LIMITATIONS = """\
 ## Limitations
 
 - `dqn_stateless_cartpole_lstm` reaches its target on some seeds and machines only.
-- `ppo_humanoid`, `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that are not in the tables above have
+- `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that are not in the tables above have
   not been measured.
 - The zoo lacks policies of experiments with several agents, because a policy file holds a single module.
 
