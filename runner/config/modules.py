@@ -87,7 +87,7 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         what = "module.action_distribution=beta does not have a standard deviation"
         yield "free_log_std", what, "true", "false, or module.action_distribution=gaussian"
     if module.use_sde and (module.action_distribution == "beta" or module.free_log_std):
-        what = "gSDE has its own standard deviation of Gaussian actions"
+        what = "gSDE sets the standard deviation of Gaussian actions"
         expected = "false, or module.action_distribution=gaussian module.free_log_std=false"
         yield "use_sde", what, "true", expected
     if module.initial_log_std and not (module.free_log_std or module.use_sde):
@@ -95,15 +95,18 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
     yield from _find_in_residual_blocks(module)
     yield from _find_in_ensembles(module, algorithm)
-    if module.q_distribution != "none" and isinstance(algorithm, DQNConfig):
-        for key, value, fix in (
-            ("td_error_loss_fn", "mse", "huber"),
-            ("value_rescaling", True, "false"),
-        ):
-            if getattr(algorithm, key) == value:
-                setting = f"algorithm.{key}={value if isinstance(value, str) else show_value(value)}"
-                what = f"{setting} does not work with distributions of returns"
-                yield "q_distribution", what, module.q_distribution, f"none, or algorithm.{key}={fix}"
+    yield from _find_in_dqn(module.q_distribution, algorithm)
+
+
+def _find_in_dqn(kind: str, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
+    if kind == "none" or not isinstance(algorithm, DQNConfig):
+        return
+    if algorithm.td_error_loss_fn == "mse":
+        what = "algorithm.td_error_loss_fn=mse does not work with distributions of returns"
+        yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"
+    if algorithm.value_rescaling:
+        what = "algorithm.value_rescaling=true does not work with distributions of returns"
+        yield "q_distribution", what, kind, "none, or algorithm.value_rescaling=false"
 
 
 def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
@@ -113,7 +116,12 @@ def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
         yield "num_atoms", what, show_value(module.num_atoms), ">= 2, for example 51"
     if kind == "none" and module.num_atoms > 1:
         what = "module.q_distribution=none has one number per action"
-        yield "num_atoms", what, show_value(module.num_atoms), "1, or a module.q_distribution"
+        yield (
+            "num_atoms",
+            what,
+            show_value(module.num_atoms),
+            "1, or module.q_distribution=categorical, quantile or implicit_quantile",
+        )
     if kind == "implicit_quantile" and module.noisy:
         yield "noisy", "module.q_distribution=implicit_quantile does not support it", "true", "false"
     if kind == "categorical" and (v_min is None or v_max is None or v_min >= v_max):
@@ -127,8 +135,10 @@ def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
 
 # Options that residual blocks do not support -> their defaults.
 _UNUSED_IN_BLOCKS = {
-    **{"fcnet_use_layernorm": False, "critic_use_layernorm": False},
-    **{"critic_use_batchnorm": False, "critic_dropout": 0.0},
+    "fcnet_use_layernorm": False,
+    "critic_use_layernorm": False,
+    "critic_use_batchnorm": False,
+    "critic_dropout": 0.0,
 }
 
 

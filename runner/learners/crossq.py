@@ -19,17 +19,7 @@ class CrossQLoss(SACLoss):
     gradient flows through y. All other terms are SAC's.
     """
 
-    needs: tuple[str, ...] = (
-        "squashed",
-        "seen",
-        "dist_inputs",
-        "clamped",
-        "critic",
-        "compute_q_values",
-        "compute_joint_q_values",
-        "draw_dropout",
-        "log_alpha",
-    )
+    needs = (*(name for name in SACLoss.needs if name != "compute_target_q_values"), "compute_joint_q_values")
     made_for = "module=crossq"
     sequences = ()
 

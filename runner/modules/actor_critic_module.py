@@ -113,11 +113,11 @@ class ActorCriticModule(RLModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
-        self.action_dist = distribution_for(action_space, float_distribution=config.action_distribution)
-        if config.action_distribution == "beta" and not distribution_for(action_space).log_std_inputs:
-            raise ValueError(
-                f"module.action_distribution=beta needs float actions: got {action_space}; expected: gaussian"
-            )
+        if config.action_distribution == "beta":
+            if not self.action_dist.log_std_inputs:
+                what = "module.action_distribution=beta needs float actions"
+                raise ValueError(f"{what}: got {action_space}; expected: gaussian")
+            self.action_dist = distribution_for(action_space, float_distribution="beta")
         if config.use_sde and not isinstance(self.action_dist, DiagGaussian):
             raise ValueError(f"module.use_sde needs actions of a float Box: got {action_space}; expected: false")
         self._mask_key = config.action_mask_key

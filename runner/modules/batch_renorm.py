@@ -87,7 +87,7 @@ class BatchNormEnsemble(nn.Module):
     def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
         """Compute (M, B, num_outputs) from inputs (B, num_inputs) or (M, B, num_inputs), with running statistics.
 
-        `scales` must be empty, because there is no dropout.
+        `scales` must be None, because dropout is not supported.
         """
         hidden: Tensor = self.norms[0].forward(inputs, members)
         for layer, norm in zip(self.layers, self.norms[1:], strict=True):

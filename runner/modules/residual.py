@@ -47,7 +47,7 @@ class ResidualEnsemble(nn.Module):
     def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
         """Compute (M, B, num_outputs) from inputs (B, num_inputs) or (M, B, num_inputs); see `EnsembleMLP.forward`.
 
-        `scales` must be empty, because there is no dropout.
+        `scales` must be None, because dropout is not supported.
         """
         hidden: Tensor = self.embedding.forward(inputs, members)
         for number, block in enumerate(self.blocks):

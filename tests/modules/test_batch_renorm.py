@@ -41,7 +41,7 @@ def test_after_the_warm_up_outputs_are_corrected_towards_running_statistics() ->
     inputs = (2.5 + 2.0 * torch.randn(2, 64, 3)).requires_grad_()
     running_mean, running_std = norm.mean.clone(), (norm.var + 1e-3).sqrt()
     outputs = norm.forward_batch(inputs)
-    # Within the limits of r and d, the value is the one of the running statistics from before this batch.
+    # Within the limits of r and d, outputs are normalised by the running statistics from before this batch.
     torch.testing.assert_close(outputs, (inputs - running_mean) / running_std)
     far = 100.0 + torch.randn(2, 64, 3)
     std = (far.var(-2, correction=0, keepdim=True) + 1e-3).sqrt()

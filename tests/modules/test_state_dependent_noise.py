@@ -109,7 +109,7 @@ def test_a_run_resumes_exactly(extra: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_options_that_do_not_fit() -> None:
-    with pytest.raises(ConfigError, match=r"use_sde: gSDE has its own standard deviation"):
+    with pytest.raises(ConfigError, match=r"use_sde: gSDE sets the standard deviation"):
         Trainer.from_experiment("ppo_pendulum", ["module.use_sde=true", "module.free_log_std=true"])
     with pytest.raises(ConfigError, match=r"module\.use_sde needs actions of a float Box"):
         Trainer.from_experiment("ppo_cartpole", ["module.use_sde=true"])
