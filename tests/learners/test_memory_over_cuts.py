@@ -327,7 +327,12 @@ def test_loss_and_gradient_are_those_of_one_sequence_after_the_other(kind: str) 
             for name in (*loss.reads, "state_in")
         }
         one = {name: output.flatten(0, 1) for name, output in naive.forward_train(rows).items()}
-        shell = type("Shell", (), {"action_dist": naive.action_dist, "outputs_at_steps": lambda _, b, one=one: one})()
+        attributes = {
+            "action_dist": naive.action_dist,
+            "value_scale": naive.value_scale,
+            "outputs_at_steps": lambda _, b, one=one: one,
+        }
+        shell = type("Shell", (), attributes)()
         for name, value in loss(shell, rows).reported().items():
             totals[name] = totals.get(name, torch.zeros(())) + value * int(mask.sum()) / num_steps
     totals["total_loss"].backward()  # type: ignore[no-untyped-call]
