@@ -11,7 +11,7 @@ import torch
 
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import BuiltModule, build_modules, weights_of
+from runner.module_building import BuiltModule, acting_modules, build_modules, weights_of
 from runner.pipelines.connector import Connector
 from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.pipeline import ConnectorPipeline
@@ -37,8 +37,12 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
     sections = []
     for module_id, built in built_modules.items():
         agents = built.spec.agents
-        sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
-        for pipeline in (built.env_to_module, built.module_to_env, built.learner):
+        owner = f" of {module_id}, for {', '.join(agents)}" if agents else ""
+        if built.spec.trains_on is not None:
+            owner = f" of {module_id}, which trains on {built.spec.trains_on}"
+        sections.append(f"pipelines{owner}")
+        acting = [built.env_to_module, built.module_to_env] if built.spec.trains_on is None else []
+        for pipeline in (*acting, built.learner):
             sections.append("\n".join(_render(pipeline, costs.get(module_id, {}).get(pipeline.name, ()))))
     if has_profile:
         runners = config.env_runners
@@ -52,18 +56,20 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 def measure_costs(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> dict[str, Costs]:
     """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
-    specs = {module_id: built.spec for module_id, built in built_modules.items()}
+    acting = acting_modules(built_modules)
+    specs = {module_id: built.spec for module_id, built in acting.items()}
     runner = build_env_runner(replace(config, callbacks=[]), specs, TRAINING, 0, 0)
     try:
         timed = {
             module_id: {pipeline.name: time_connectors(pipeline) for pipeline in runner.pipelines_of(module_id)}
-            for module_id in built_modules
+            for module_id in acting
         }
-        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(built_modules), {})
+        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(acting), {})
     finally:
         runner.close()
     modules = {module_id: built.module for module_id, built in built_modules.items()}
-    blocks = sample.rollout.blocks
+    timed |= {module_id: {} for module_id in built_modules if module_id not in acting}
+    blocks = sample.rollout.of_modules(None, config.multi_agent.auxiliary_modules).blocks
     for module_id, block in blocks.items():
         learner = built_modules[module_id].learner
         # The output shows the connectors of `parts`: the timing wrappers are taken out again.

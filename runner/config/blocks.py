@@ -6,7 +6,7 @@ Blocks of features (`league`, `offline`, `rllink`, `sweep`, ...) are in separate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -392,7 +392,10 @@ class ModuleConfig:
 
 @dataclass(frozen=True)
 class MultiAgentConfig:
-    """Which module acts for which agent, and how modules differ. Requires an environment with several agents."""
+    """Which module acts for which agent, and how modules differ.
+
+    Requires an environment with several agents, unless it only adds auxiliary modules.
+    """
 
     agent_to_module: dict[str, Any] = option(
         {},
@@ -401,8 +404,10 @@ class MultiAgentConfig:
     )
     modules: dict[str, dict[str, Any]] = option(
         {},
-        "module id: fields of the module block that differ for it; and `algorithm` if another algorithm trains it "
-        "(in `defaults`: - /algorithm@multi_agent.modules.ID.algorithm: dqn)",
+        "module id: fields of the module block that differ for it; `algorithm` if another algorithm trains it "
+        "(in `defaults`: - /algorithm@multi_agent.modules.ID.algorithm: dqn). `trains_on: ID` makes it an auxiliary "
+        "module, which acts for no agent and learns from the experiences of module ID; its other fields do not follow "
+        "the module block",
     )
     multi_rl_module: dict[str, Any] | None = option(
         None,
@@ -425,8 +430,13 @@ class MultiAgentConfig:
             object.__setattr__(self, name, by_id)
 
     @property
+    def auxiliary_modules(self) -> dict[str, str]:
+        """Auxiliary module -> the module from whose experiences it learns."""
+        return {id_: str(fields["trains_on"]) for id_, fields in self.modules.items() if "trains_on" in fields}
+
+    @property
     def declared_module_ids(self) -> list[str]:
-        """Module ids that the configuration names."""
+        """Ids of acting modules that the configuration names."""
         if "_target_" in self.agent_to_module:
             return []
         return list(dict.fromkeys(str(id_) for id_ in self.agent_to_module.values() if "{agent}" not in str(id_)))
@@ -437,6 +447,10 @@ class MultiAgentConfig:
         mapping = self.agent_to_module
         return "_target_" not in mapping and not any("{agent}" in str(module_id) for module_id in mapping.values())
 
+    def module_ids(self, acting: Iterable[str] | None = None) -> list[str]:
+        """Return the ids of all modules: acting modules, by default the declared ones, and auxiliary modules."""
+        return [*(acting or self.declared_module_ids or [DEFAULT_MODULE_ID]), *self.auxiliary_modules]
+
     def trained_modules(self, module_ids: Sequence[str]) -> list[str]:
         """Return the ids of the trained modules."""
         trained = self.modules_to_train
@@ -444,7 +458,8 @@ class MultiAgentConfig:
 
     def module_fields(self, module_id: str) -> dict[str, Any]:
         """Return the fields of the module block that differ for a module."""
-        return {name: value for name, value in self.modules.get(module_id, {}).items() if name != "algorithm"}
+        fields = self.modules.get(module_id, {})
+        return {name: value for name, value in fields.items() if name not in ("algorithm", "trains_on")}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> di
     trained = config.multi_agent.trained_modules(module_ids)
     names: dict[str, str] = {}
     for module_id in module_ids:
-        for pipeline in (*_ENV_PIPELINES, *([_LEARNER] if module_id in trained else [])):
+        acts = module_id not in config.multi_agent.auxiliary_modules
+        for pipeline in (*(_ENV_PIPELINES if acts else ()), *([_LEARNER] if module_id in trained else [])):
             reports = _reports_of_pipeline(config, module_id, pipeline) or {}
             names |= {connector_metric(module_id, pipeline, name): reports[name] for name in reports}
     return names

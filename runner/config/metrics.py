@@ -230,7 +230,7 @@ def producible_metrics(
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     names |= info_metrics(config, prefixes, agents_by_module)
-    module_ids = list(agents_by_module or config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID])
+    module_ids = config.multi_agent.module_ids(agents_by_module)
     of_connectors = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_connectors.items() if samples or is_of_learner(name)}
     names |= league_metrics(config.league, config.evaluation) | curriculum_metrics(config.curriculum, config.evaluation)

@@ -29,7 +29,10 @@ def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem
 def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield options of modules that contradict each other, or that the algorithm does not support."""
     of_modules = {
-        f"multi_agent.modules.{id_}": (_with_overrides(config.module, values), config.algorithm_of(id_))
+        f"multi_agent.modules.{id_}": (
+            _with_overrides(config.module_defaults_of(id_), values),
+            config.algorithm_of(id_),
+        )
         for id_, values in config.multi_agent.modules.items()
         if values
     }

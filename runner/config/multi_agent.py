@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -39,10 +40,11 @@ def find_multi_agent_problems(
     block = multi_agent
     if block == type(block)():
         return
-    if env.env is not None:
+    if env.env is not None and needs_several_agents(block):
         what = f"multi_agent is set, but {env.env} has a single agent"
         yield Problem(what, where("multi_agent"), fix="set env._target_ to a MultiAgentEnv class")
     yield from _check_mapping(block.agent_to_module, where)
+    yield from _check_auxiliary_modules(block, where)
     if block.multi_rl_module is not None:
         yield from _check_multi_rl_module(block, block.multi_rl_module, env, algorithms, where)
     for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
@@ -57,6 +59,33 @@ def find_multi_agent_problems(
         place = where("multi_agent.modules_to_train")
         expected = f"null for all, or a list of {', '.join(block.declared_module_ids) or 'module ids'}"
         yield Problem("multi_agent.modules_to_train is empty", place, "[]", expected)
+
+
+def needs_several_agents(multi_agent: MultiAgentConfig) -> bool:
+    """Return whether the block does more than add auxiliary modules, which environments with one agent also support."""
+    auxiliary, overrides = multi_agent.auxiliary_modules, multi_agent.algorithm_config_overrides_per_module
+    others = replace(
+        multi_agent,
+        modules={id_: fields for id_, fields in multi_agent.modules.items() if id_ not in auxiliary},
+        algorithm_config_overrides_per_module={id_: one for id_, one in overrides.items() if id_ not in auxiliary},
+        modules_to_train=None,
+    )
+    return others != MultiAgentConfig()
+
+
+def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Iterator[Problem]:
+    """Find modules that learn from the experiences of modules without experiences, and modules that also act."""
+    auxiliary, acting = multi_agent.auxiliary_modules, multi_agent.declared_module_ids
+    for module_id, source in auxiliary.items():
+        key = f"multi_agent.modules.{module_id}.trains_on"
+        if module_id in (acting or [DEFAULT_MODULE_ID]):
+            what = f"{key}: {module_id} acts for agents, so it learns from its experiences"
+            yield Problem(what, where(key), source, "another id, or no trains_on")
+        elif source in auxiliary:
+            what = f"{key}: {source} is an auxiliary module and does not have experiences"
+            yield Problem(what, where(key), source, ", ".join(acting) or DEFAULT_MODULE_ID)
+        else:
+            yield from find_unmapped_modules(key, [source], replace(multi_agent, modules={}), where)
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -82,13 +111,14 @@ def _check_multi_rl_module(
     if env.is_external:
         what = f"{key} does not work with external simulators (env.port)"
         yield Problem(what, where(key), str(block["_target_"]), "null, or env.port=null")
-    for name in [name for name in algorithms if name != "algorithm"]:
+    apart = {"algorithm", *map(module_algorithm_key, multi_agent.auxiliary_modules)}
+    for name in [name for name in algorithms if name not in apart]:
         what = f"{name} has no effect, because one optimiser updates all modules of {key}"
         yield Problem(what, where(name), show_value(algorithms[name].schema), fix=f"remove {name}")
     stepped = ("optimizer", "grad_clip", "reset_interval", *algorithms["algorithm"].optimizers.values())
     for module_id, fields in multi_agent.algorithm_config_overrides_per_module.items():
         for name in fields:
-            if name in stepped:
+            if name in stepped and module_id not in multi_agent.auxiliary_modules:
                 override = f"multi_agent.algorithm_config_overrides_per_module.{module_id}.{name}"
                 what = f"{override} has no effect, because one optimiser updates all modules of {key}"
                 yield Problem(what, where(override), show_value(fields[name]), f"algorithm.{name}")
@@ -104,6 +134,9 @@ def find_module_edit_problems(
         for pipeline, edits in by_pipeline.items():
             key = f"{OF_MODULES}.{module_id}.{pipeline}"
             yield from find_edit_problems(key, edits, where)
+            if pipeline in PIPELINES[:2] and module_id in multi_agent.auxiliary_modules:
+                what = f"{key} has no effect, because {module_id} acts for no agent"
+                yield Problem(what, where(key), pipeline, "learner")
             if pipeline not in PIPELINES:
                 nearest = nearest_match(pipeline, PIPELINES)
                 yield Problem(f"{key} is not a pipeline", where(key), pipeline, ", ".join(PIPELINES), nearest)
@@ -129,7 +162,7 @@ def find_unmapped_modules(
     mapping = multi_agent.agent_to_module
     if "_target_" in mapping:
         return
-    known = list(dict.fromkeys(map(str, mapping.values()))) or [DEFAULT_MODULE_ID]
+    known = [*(dict.fromkeys(map(str, mapping.values())) or [DEFAULT_MODULE_ID]), *multi_agent.auxiliary_modules]
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):

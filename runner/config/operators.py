@@ -121,7 +121,7 @@ class CompleteEpisodesConfig(OperatorConfig):
 class SelectExperiencesConfig(OperatorConfig):
     """Keep the experiences of some modules; drop items that contain none."""
 
-    modules: list[str] = option([], "ids of the modules to keep")
+    modules: list[str] = option([], "ids of the modules to keep; an auxiliary module gets a copy of its experiences")
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
 
@@ -218,6 +218,10 @@ class ApplyGradientsConfig(OperatorConfig):
 @dataclass(frozen=True)
 class TrainOneStepConfig(OperatorConfig):
     """Update the modules on each item, and send the new weights to env runners."""
+
+    modules: list[str] | None = option(
+        None, "ids of the modules to update on sampled experiences; null: all modules with experiences in the item"
+    )
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES, RECORDED_BATCHES)
     gives: ClassVar[tuple[str, ...] | None] = (TRAIN_RESULT,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from runner.config.blocks import DEFAULT_MODULE_ID, DEFAULT_STRATEGY, PACK, SPREAD
+from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 from runner.config.checks import find_resource_problems
 from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.operators import (
@@ -183,7 +183,7 @@ def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if not trains:
         yield "the plan does not contain TrainOneStep", "algorithm=impala or appo"
         return
-    module_ids = config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
+    module_ids = config.multi_agent.module_ids()
     if all(learns_from_replay_only(plan, module_id) for module_id in config.multi_agent.trained_modules(module_ids)):
         yield "the learner learns from replayed samples only", "algorithm=impala or appo"
     elif any(_is(step, UpdatePrioritiesConfig) for step in steps):

@@ -10,7 +10,6 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, APPOConfig, PPOConfig
 from runner.config.blocks import (
-    DEFAULT_MODULE_ID,
     TRACKERS,
     VIDEO,
     CheckpointConfig,
@@ -36,7 +35,7 @@ from runner.config.modules import find_module_problems, find_q_problems
 from runner.config.multi_agent import find_module_edit_problems, find_multi_agent_problems
 from runner.config.offline import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
-from runner.config.operators import SelectExperiencesConfig
+from runner.config.operators import SelectExperiencesConfig, TrainOneStepConfig
 from runner.config.optimizer import find_optimizer_problems
 from runner.config.paths import find_store_problem
 from runner.config.placement import find_elastic_problems, find_placement_problems, find_prefetch_problems
@@ -44,7 +43,12 @@ from runner.config.plans.buffers import find_buffer_problems
 from runner.config.plans.compilation import find_compile_problems
 from runner.config.plans.flow import find_useless_intensity
 from runner.config.plans.needs import needs_of
-from runner.config.plans.rules import find_asynchrony_problems, find_plan_problems, find_untrained_plan
+from runner.config.plans.rules import (
+    find_asynchrony_problems,
+    find_plan_problems,
+    find_untrained_auxiliary_modules,
+    find_untrained_plan,
+)
 from runner.config.plans.steps import read_plan, steps_of
 from runner.config.rllink import find_external_problems
 from runner.config.schemas import ExperimentConfig
@@ -110,11 +114,12 @@ def _check_selected_modules(
     """Find modules in SelectExperiences that cannot exist in this run."""
     if not multi_agent.is_mapping_complete:
         return
-    known = multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
+    known = multi_agent.module_ids()
     for step in steps_of(read_plan(algorithm.plan)):
-        selected = step.config.modules if isinstance(step.config, SelectExperiencesConfig) else []
+        selects = isinstance(step.config, (SelectExperiencesConfig, TrainOneStepConfig))
+        selected = step.config.modules or [] if selects else []  # type: ignore[union-attr]
         for name in [name for name in selected if name not in known]:
-            what = f"{step.key}: SelectExperiences contains an unknown module"
+            what = f"{step.key}: {step.name} contains an unknown module"
             yield Problem(what, where(step.key), name, ", ".join(known), nearest_match(name, known))
 
 
@@ -279,6 +284,7 @@ RULES = (
     _after_plan(find_asynchrony_problems, _OF_PLAN),
     _after_plan(find_prefetch_problems, f"{_OF_PLAN} experiment env_runners learners"),
     _after_plan(find_untrained_plan, _OF_PLAN),
+    _after_plan(find_untrained_auxiliary_modules, _OF_PLAN),
     _after_plan(find_compile_problems, _OF_PLAN),
     _after_plan(find_useless_intensity, _OF_PLAN),
     _after_plan(find_buffer_problems, _OF_PLAN),

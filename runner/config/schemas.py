@@ -79,6 +79,10 @@ class ExperimentConfig:
         own: AlgorithmConfig | None = self.multi_agent.modules.get(module_id, {}).get("algorithm")
         return self.algorithm if own is None else own
 
+    def module_defaults_of(self, module_id: str) -> ModuleConfig:
+        """Return the block whose fields a module overrides: `module`, or the defaults for an auxiliary module."""
+        return ModuleConfig() if module_id in self.multi_agent.auxiliary_modules else self.module
+
     @property
     def resets_apart(self) -> bool:
         """Whether a feature needs sub-environments that are created and reset one by one."""

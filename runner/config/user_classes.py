@@ -129,7 +129,7 @@ def _find_in_loss(
 
 def _module_path(module: str, config: ExperimentConfig) -> str:
     fields = config.multi_agent.modules.get(module.rpartition(".")[2], {})
-    return str(fields.get("_target_", config.module._target_))
+    return str(fields.get("_target_", config.module_defaults_of(module.rpartition(".")[2])._target_))
 
 
 def _find_unwritten(

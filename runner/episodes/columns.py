@@ -8,7 +8,7 @@ copy. Dimension letters: T time, N sub-environments, R rows, E episode chunks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -312,6 +312,25 @@ class Rollout(LeanPickle):
     num_env_steps: int
     skip_journal_records: tuple[str, ...] = ()
     unsplit: Mapping[str, ColumnBlock] | None = None
+
+    def of_modules(self, module_ids: Collection[str] | None, sources: Mapping[str, str]) -> Rollout:
+        """Return the experiences of some modules.
+
+        Args:
+            module_ids: ids of the modules; None: all modules, also the auxiliary ones.
+            sources: auxiliary module -> the module whose block it gets, unless the rollout has a block for it.
+        """
+        if module_ids is None and not sources:
+            return self
+        copies = {
+            module_id: replace(self.blocks[source], module_id=module_id)
+            for module_id, source in sources.items()
+            if source in self.blocks
+        }
+        blocks = {**copies, **self.blocks}
+        if module_ids is not None:
+            blocks = {module_id: block for module_id, block in blocks.items() if module_id in module_ids}
+        return replace(self, blocks=blocks)
 
     def with_writable_rows(self) -> Rollout:
         """Return the rollout with writable arrays; arrays from Ray's object store may be read-only."""

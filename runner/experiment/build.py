@@ -32,7 +32,7 @@ from runner.experiment.recorded_data_builder import build_held_out_evaluation, b
 from runner.experiment.recorded_replay import RecordedReplay, open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import BufferMemory, measure_replay
-from runner.module_building import BuiltModule, build_modules, encoding_doubts, reported_metrics
+from runner.module_building import BuiltModule, acting_modules, build_modules, encoding_doubts, reported_metrics
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans import PlanContext, RunMetrics, make_plan
@@ -87,6 +87,7 @@ def build_run(
     torch.set_num_threads(config.learners.torch_num_threads)
     check_local_gpus(config)
     built_modules = build_modules(config)
+    acting = acting_modules(built_modules)
     loaded = load_modules(config, built_modules) if loads_modules else []
     metrics = _build_metrics(config, built_modules, notes)
     replay_memory: Sequence[BufferMemory] = []
@@ -95,25 +96,24 @@ def build_run(
             notes.warn(doubt)
         check_metrics(config, built_modules, callbacks)
         replay_memory = measure_replay(config, built_modules)
-    recorded = check_recorded_data(config, built_modules) if RECORDED_DATA in needs_of(config) else {}
-    replay = open_recorded_replay(config, built_modules)
+    recorded = check_recorded_data(config, acting) if RECORDED_DATA in needs_of(config) else {}
+    replay = open_recorded_replay(config, acting)
     reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
-    held_out = None if reads_by_ray else build_held_out_evaluation(config, built_modules)
-    _check_other_processes(config, built_modules)
+    held_out = None if reads_by_ray else build_held_out_evaluation(config, acting)
+    _check_other_processes(config, acting)
     if RECORDED_DATA in needs_of(config):
         notes.inform(_text_of_reading(config, recorded))
     recording_role = None if config.offline.output is None else role
     with ExitStack() as resources:
         resources.enter_context(ray_cluster(config, notes.inform))
         if reads_by_ray:
-            held_out = build_held_out_evaluation(config, built_modules)
-        evaluator = Evaluator(config, built_modules, held_out, recording_role == EVALUATION, notes.warn)
+            held_out = build_held_out_evaluation(config, acting)
+        evaluator = Evaluator(config, acting, held_out, recording_role == EVALUATION, notes.warn)
         evaluations = EvaluationSchedule(config.evaluation, evaluator)
         parts = _build_run_parts(
             config, built_modules, metrics, callbacks, evaluations, recording_role == TRAINING, run_dir, recorded
         )
         resources.callback(parts.close)
-        addresses = [] if parts.env_runners is None else parts.env_runners.addresses()
         if config.evaluation.video:  # report environments that do not render images before training
             evaluator.make_video_recorder()
         return BuiltRun(
@@ -122,7 +122,7 @@ def build_run(
             replay_memory=replay_memory,
             evaluations=evaluations,
             parts=parts,
-            addresses=addresses,
+            addresses=[] if parts.env_runners is None else parts.env_runners.addresses(),
             plan=_begin(config, built_modules, parts, replay, loaded),
             recorder={None: None, TRAINING: parts.env_runners, EVALUATION: evaluator}[recording_role],
             inputs=list(_inputs(config, parts, replay, held_out)),
@@ -202,7 +202,7 @@ def _build_run_parts(
     recorded: Mapping[str, RecordedSource],
 ) -> RunParts:
     """Make the parts that the plan needs; if one cannot be created, close the others."""
-    needs = needs_of(config)
+    needs, acting = needs_of(config), acting_modules(built_modules)
     with ExitStack() as made:
         made.callback(evaluations.close)
         takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, or elastic env runners
@@ -212,12 +212,12 @@ def _build_run_parts(
         made.callback(learners.close)
         env_runners = recorded_data = None
         if ENV_RUNNERS in needs:
-            env_runners = build_env_runner_group(config, TRAINING, built_modules, is_recording, run_dir)
+            env_runners = build_env_runner_group(config, TRAINING, acting, is_recording, run_dir)
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:
-            recorded_data = build_recorded_data(config, built_modules, recorded)
+            recorded_data = build_recorded_data(config, acting, recorded)
             made.callback(recorded_data.close)
-        features = [feature.make_part(built_modules) for feature in features_of(config)]
+        features = [feature.make_part(acting) for feature in features_of(config)]
         parts = RunParts(
             learners,
             metrics,

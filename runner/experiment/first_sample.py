@@ -10,7 +10,7 @@ from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.env_runners.protocol import FragmentSource
 from runner.episodes.columns import Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_building import BuiltModule, weights_of
+from runner.module_building import BuiltModule, acting_modules, weights_of
 
 _MOST_ENVS = 2
 _LEAST_ENV_STEPS = 8
@@ -24,7 +24,7 @@ def first_sample(config: ExperimentConfig, built_modules: Mapping[str, BuiltModu
 
 def sample_with(runner: FragmentSource, built_modules: Mapping[str, BuiltModule]) -> Rollout:
     """Sample some env steps."""
-    return runner.sample(_LEAST_ENV_STEPS, True, weights_of(built_modules), {}).rollout
+    return runner.sample(_LEAST_ENV_STEPS, True, weights_of(acting_modules(built_modules)), {}).rollout
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def first_env_runner(
 
     Args:
         config: configuration of the run.
-        built_modules: module id -> network and pipelines, which act.
+        built_modules: module id -> network and pipelines; the acting modules are used.
         role: role of the env runner.
 
     Raises:
@@ -45,7 +45,7 @@ def first_env_runner(
         RunFailure: a step failed.
     """
     env = _stepped_here(config.env) if role == TRAINING else replace(config.env, port=None)
-    specs = {module_id: built.spec for module_id, built in built_modules.items()}
+    specs = {module_id: built.spec for module_id, built in acting_modules(built_modules).items()}
     runner = build_env_runner(replace(reduced(config), env=env), specs, role, 0, 0)
     try:
         yield runner

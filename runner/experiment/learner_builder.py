@@ -29,6 +29,7 @@ from runner.learners.trained_network import TrainedNetwork
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
+    acting_modules,
     build_modules,
     learner_device,
     lookback_of,
@@ -64,7 +65,8 @@ def build_learner_group(config: ExperimentConfig, built_modules: Mapping[str, Bu
     _check_shared_out(config, built_modules)
     keeps_unsplit = any(built.learner.requires.needs_other_agents for built in built_modules.values())
     settings = (config.learners, lookback_of(config, built_modules), keeps_unsplit, config.ray.actor_start_timeout_s)
-    return RemoteLearnerGroup(plan_learners(config, built_modules), networks_of(built_modules), *settings)
+    acting = networks_of(acting_modules(built_modules))
+    return RemoteLearnerGroup(plan_learners(config, built_modules), networks_of(built_modules), acting, *settings)
 
 
 def _check_shared_out(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
@@ -81,7 +83,7 @@ def _check_shared_out(config: ExperimentConfig, built_modules: Mapping[str, Buil
 
 def plan_learners(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> PlannedLearners:
     """Return a factory that makes learners of the same modules in other processes, with the same parameters."""
-    specs = {module_id: built.spec for module_id, built in built_modules.items()}
+    specs = {module_id: built.spec for module_id, built in acting_modules(built_modules).items()}
     return PlannedLearners(config, specs, weights_of(built_modules))
 
 
@@ -94,7 +96,8 @@ def build_local_learner_group(
     pipelines = {module_id: built.learner for module_id, built in built_modules.items()}
     # External simulators may act with older weights or with a custom policy, and recorded steps come from another
     # policy. Replayed observations are standardised with newer statistics than when they were acted on.
-    env_to_module = {module_id: built.env_to_module for module_id, built in built_modules.items()}
+    acting = acting_modules(built_modules)
+    env_to_module = {module_id: built.env_to_module for module_id, built in acting.items()}
     uses_recorded_data = RECORDED_DATA in needs_of(config) or config.algorithm.recorded_buffers
     acts_itself = not config.env.is_external and not uses_recorded_data
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
@@ -102,12 +105,17 @@ def build_local_learner_group(
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
     trained = list(built_modules) if named is None else named
     networks = _build_networks(config, built_modules, trained, collective)
-    return Learner(networks, pipelines, trained, collective, consistency_check)
+    return Learner(networks, pipelines, trained, collective, consistency_check, networks_of(acting))
 
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """Factory of learners in another process; `weights` are their initial parameters."""
+    """Factory of learners in another process.
+
+    Attributes:
+        specs: specifications of the acting modules.
+        weights: initial parameters of all modules.
+    """
 
     config: ExperimentConfig
     specs: Mapping[str, ModuleSpec]
@@ -144,14 +152,14 @@ def _build_networks(
     config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], trained: Collection[str], collective: Collective
 ) -> dict[str, TrainedNetwork]:
     """Make one network for each module, including untrained modules, or one for all modules that share parameters."""
+    alone = {module_id: built for module_id, built in built_modules.items() if built.together is None}
+    networks = {module_id: _build_network(config, built, collective) for module_id, built in alone.items()}
     together = next(iter(built_modules.values())).together
     if together is None:
-        return {
-            module_id: _build_network(config, of_module, collective) for module_id, of_module in built_modules.items()
-        }
-    of_trained = [(member_of(together, id_), built_modules[id_]) for id_ in built_modules if id_ in trained]
+        return networks
+    of_trained = [(member_of(together, id_), built_modules[id_]) for id_ in together if id_ in trained]
     modules = [_build_module(config, module, of_module, collective) for module, of_module in of_trained]
-    return {ALL_MODULES: TrainedNetwork(together, modules, config.algorithm, collective)}
+    return {ALL_MODULES: TrainedNetwork(together, modules, config.algorithm, collective), **networks}
 
 
 def _build_network(config: ExperimentConfig, built: BuiltModule, collective: Collective) -> TrainedNetwork:

@@ -31,6 +31,8 @@ from runner.experiment.video_recording import VideoRecorder
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
+    acting_modules,
+    build_auxiliary_modules,
     build_module,
     encoding_doubts,
     join_modules,
@@ -81,7 +83,7 @@ class _Rehearsal:
         parts = self._make_parts()
         if parts is not None:
             self._take_a_step(parts)
-            self._try_evaluation(parts)
+            self._try_evaluation(acting_modules(parts))
         if self._problems:
             raise ConfigError(list(dict.fromkeys(self._problems))) from self._cause
         return Rehearsed(tuple(self._made), tuple(self._not_made), tuple(self._warnings))
@@ -100,7 +102,10 @@ class _Rehearsal:
         joined = self._try("multi_agent.multi_rl_module", lambda: join_modules(config, built_modules))
         if joined is None:
             return None
-        built_modules = joined
+        auxiliary = self._try("auxiliary modules", lambda: build_auxiliary_modules(config, joined))
+        if auxiliary is None:
+            return None
+        built_modules = joined | auxiliary
         self._made += [config.env.name, *_described(built_modules)]
         self._warnings += encoding_doubts(built_modules)
         callbacks = self._try("callbacks", lambda: build_callbacks(self._given)) or Callbacks()
@@ -110,7 +115,7 @@ class _Rehearsal:
             self._store("callbacks", callbacks)
         self._try("a checkpoint", lambda: check_storable({"config": _settings_of(self._given)}))
         for feature in features_of(config):
-            self._try(feature.title, partial(feature.make_part, built_modules))
+            self._try(feature.title, partial(feature.make_part, joined))
         return built_modules
 
     def _make_specs(self) -> dict[str, ModuleSpec]:
@@ -127,7 +132,8 @@ class _Rehearsal:
         learners = self._try("the learner", lambda: build_learner_group(self._config, built_modules))
         if learners is None:
             return
-        update = self._try("one update", lambda: learners.update(rollout, rollout.num_env_steps))
+        of_all = rollout.of_modules(None, self._config.multi_agent.auxiliary_modules)
+        update = self._try("one update", lambda: learners.update(of_all, rollout.num_env_steps))
         if update is not None:
             compiled = f", compiled in {update.compile_s:.1f} s" if update.compile_s else ""
             self._made.append(f"one update on {rollout.num_env_steps} env steps{compiled}")

@@ -56,10 +56,17 @@ def build_replay_buffers(
         if isinstance(buffer, HindsightReplayBuffer):
             buffer.use_judge(_goal_judge(config, key))
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
-        buffer.use_lookback(
-            {module_id: of_module.learner.requires.num_lookback for module_id, of_module in built_modules.items()}
-        )
+        buffer.use_lookback(_lookbacks(built_modules))
     return buffers
+
+
+def _lookbacks(built_modules: Mapping[str, BuiltModule]) -> dict[str, int]:
+    """Return the past steps that the learner pipelines on each module's experiences need."""
+    found: dict[str, int] = {}
+    for module_id, built in built_modules.items():
+        source = built.spec.trains_on or module_id
+        found[source] = max(found.get(source, 0), built.learner.requires.num_lookback)
+    return found
 
 
 def _are_remote(config: ExperimentConfig) -> bool:

@@ -45,6 +45,7 @@ class Learner(Part):
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         collective: learners in other processes that update the same modules synchronously, or None.
         consistency_check: check of the first train batch of each module, or None.
+        acting: keys of the networks that env runners use; None: all.
 
     Attributes:
         num_restarts: restarts of crashed learners; 0 in this process.
@@ -62,8 +63,10 @@ class Learner(Part):
         modules_to_train: Collection[str],
         collective: Collective | None = None,
         consistency_check: OnPolicyConsistencyCheck | None = None,
+        acting: Collection[str] | None = None,
     ) -> None:
         self._networks, self._pipelines = dict(networks), dict(pipelines)
+        self._acting = list(networks if acting is None else acting)
         self._modules = members_in({key: one.updater.network for key, one in networks.items()})
         self._modules_to_train = [module_id for module_id in self._modules if module_id in modules_to_train]
         self._collective: Collective = collective or SingleProcess()
@@ -270,8 +273,8 @@ class Learner(Part):
         return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the parameters (P,) of each network, for env runners."""
-        return {key: network.updater.get_weights() for key, network in self._networks.items()}
+        """Return the parameters (P,) of each network that acts, for env runners."""
+        return {key: self._networks[key].updater.get_weights() for key in self._acting}
 
     @default_settings()
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,6 +47,7 @@ class RemoteLearnerGroup(Part):
     Args:
         make_learners: makes the learners of one actor.
         modules: module id -> a module like the learner's, which converts its state to weights; see `networks_of`.
+        acting: ids of the modules that env runners use.
         config: number and resources of the learners, and the limit of restarts.
         num_lookback: past steps that remain visible to a chunk that is split between two learners.
         keeps_unsplit: whether each learner also gets the rows of all others, to read; see `Rollout.unsplit`.
@@ -65,6 +66,7 @@ class RemoteLearnerGroup(Part):
         self,
         make_learners: MakeLearners,
         modules: Mapping[str, RLModule | MultiRLModule],
+        acting: Collection[str],
         config: LearnersConfig,
         num_lookback: int,
         keeps_unsplit: bool = False,
@@ -75,7 +77,7 @@ class RemoteLearnerGroup(Part):
         self._start_timeout_s = start_timeout_s
         self._keeps_unsplit = keeps_unsplit
         self._modules = dict(modules)
-        self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
+        self._parameters = {module_id: FlatParameters(modules[module_id]) for module_id in acting}
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None if `_states` is newer
         placement = Placement(config.resources_per_learner, config.num_learners, config.scheduling_strategy)
         role = Role("learner", LearnerActor, placement, start_timeout_s=None)
@@ -224,7 +226,8 @@ class RemoteLearnerGroup(Part):
 
     @property
     def modules(self) -> Mapping[str, RLModule]:
-        """The modules by id: copies in this process that are kept up to date."""
+        """The modules by id: copies in this process, with the newest parameters."""
+        self.get_weights()
         return modules_in(self._modules)
 
     def metrics(self) -> dict[str, int]:
@@ -232,7 +235,7 @@ class RemoteLearnerGroup(Part):
         return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return module id -> parameters (P,), for env runners."""
+        """Return module id -> parameters (P,) of the acting modules, for env runners."""
         if self._weights is None:
             for module_id, state in self._states[0]["learners"].items():
                 tensors = {name: torch.from_numpy(np.array(value)) for name, value in state["module"].items()}

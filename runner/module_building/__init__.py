@@ -3,6 +3,7 @@
 from runner.module_building.built_module import (
     BuiltActingModule,
     BuiltModule,
+    acting_modules,
     encoding_doubts,
     lookback_of,
     networks_of,
@@ -17,15 +18,23 @@ from runner.module_building.construction import (
     make_connector,
     on_device,
 )
-from runner.module_building.joined_modules import build_acting_modules, build_modules, check_acts_alone, join_modules
+from runner.module_building.joined_modules import (
+    build_acting_modules,
+    build_auxiliary_modules,
+    build_modules,
+    check_acts_alone,
+    join_modules,
+)
 from runner.module_building.module_spec import ModuleSpec, has_several_agents, make_module_specs
 
 __all__ = [
     "BuiltActingModule",
     "BuiltModule",
     "ModuleSpec",
+    "acting_modules",
     "build_acting_module",
     "build_acting_modules",
+    "build_auxiliary_modules",
     "build_module",
     "build_modules",
     "check_acts_alone",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
+
+M = TypeVar("M", bound="BuiltActingModule")
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,20 @@ class BuiltModule(BuiltActingModule):
     learner: LearnerConnectorPipeline
 
 
+def acting_modules(built_modules: Mapping[str, M]) -> dict[str, M]:
+    """Return the modules without auxiliary modules."""
+    return {module_id: built for module_id, built in built_modules.items() if built.spec.trains_on is None}
+
+
 def networks_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, RLModule | MultiRLModule]:
-    """Return the networks whose parameters are sent as one vector each: the modules by id, or all modules joined."""
-    together = next(iter(built_modules.values())).together
-    if together is not None:
-        return {ALL_MODULES: together}
-    return {module_id: built.module for module_id, built in built_modules.items()}
+    """Return the networks whose parameters are sent as one vector each.
+
+    A network is one module, under its id, or all modules that are evaluated together, under `ALL_MODULES`.
+    """
+    return {
+        module_id if built.together is None else ALL_MODULES: built.module if built.together is None else built.together
+        for module_id, built in built_modules.items()
+    }
 
 
 def weights_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, npt.NDArray[np.float32]]:
@@ -86,8 +97,9 @@ def reported_metrics(config: ExperimentConfig, built_modules: Mapping[str, Built
     trained = config.multi_agent.trained_modules(list(built_modules))
     names: dict[str, str] = {}
     for module_id, of_module in built_modules.items():
+        acting = [of_module.env_to_module, of_module.module_to_env] if of_module.spec.trains_on is None else []
         learner = [of_module.learner] if module_id in trained else []
-        for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
+        for pipeline in (*acting, *learner):
             names |= pipeline.reported_metrics(module_id)
     return names
 

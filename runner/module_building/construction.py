@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from runner.config.blocks import ConnectorsConfig
 from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
@@ -52,7 +53,7 @@ def build_acting_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltActi
         if module.is_stateful or module.num_noise:
             needs = spec.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
             env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector, *needs)
-        if learns_from_replay_only(read_plan(config.algorithm.plan), spec.module_id):
+        if _learns_from_replay_only(config, spec.module_id):
             leave_raw(env_to_module)
         module_to_env = module_to_env_pipeline(
             *spaces,
@@ -73,8 +74,35 @@ def build_acting_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltActi
 
 def build_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
     """Make the module on the learner's device, with its three pipelines; raises the errors of `build_acting_module`."""
-    acting = build_acting_module(config, spec)
-    device = learner_device(config)
+    return _with_learner_pipeline(config, build_acting_module(config, spec))
+
+
+def build_auxiliary_module(config: ExperimentConfig, spec: ModuleSpec, source: BuiltModule) -> BuiltModule:
+    """Make a module that learns from the experiences of another one, with that module's pipelines for acting.
+
+    Raises:
+        ConfigError: the module is stateful, or an error of `build_acting_module`.
+    """
+    with _errors_of(spec):
+        module = _build_module(config, spec, source.env_to_module)
+    if module.is_stateful:
+        what = f"{spec.module_id} is an auxiliary module, for which no recurrent states are recorded"
+        where = f"multi_agent.modules.{spec.module_id}"
+        raise ConfigError([Problem(what, where, type(module).__name__, "a module with is_stateful = False")])
+    acting = BuiltActingModule(spec, module, source.env_to_module, source.module_to_env, source.recorded)
+    return _with_learner_pipeline(config, acting)
+
+
+def _learns_from_replay_only(config: ExperimentConfig, module_id: str) -> bool:
+    """Return whether the experiences of a module are only replayed, also for auxiliary modules that train on them."""
+    auxiliary = [id_ for id_, source in config.multi_agent.auxiliary_modules.items() if source == module_id]
+    plan = read_plan(config.algorithm.plan)
+    return all(learns_from_replay_only(plan, id_) for id_ in (module_id, *auxiliary))
+
+
+def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) -> BuiltModule:
+    """Add the learner pipeline, check it and the module, and move the module to the learner's device."""
+    spec, module, device = acting.spec, acting.module, learner_device(config)
     loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
     with _errors_of(spec):
         learner = learner_pipeline(
@@ -83,16 +111,15 @@ def build_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
             device,
             _edits(config, spec, "learner"),
             make_connector,
-            (*acting.recorded, *(REPLAYED if is_replayed(spec.module_id, config) else ())),
-            spec.module.max_seq_len if acting.module.is_stateful else None,
+            (*acting.recorded, *(REPLAYED if is_replayed(spec.trains_on or spec.module_id, config) else ())),
+            spec.module.max_seq_len if module.is_stateful else None,
             # Steps that were not replayed are single steps, and all have the same weight.
             {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
         )
-    misfit = find_misfit(loss, acting.module, spec.algorithm)
+    misfit = find_misfit(loss, module, spec.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
-    module = acting.module
     if _is_checked(config, module):
         needs = {
             type(connector).__name__: Requirements.of(connector).needs for connector in learner.single_connectors()
@@ -105,7 +132,7 @@ def build_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
     check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
     _check_same_observations(acting, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
-    acting.module.to(device)
+    module.to(device)
     return BuiltModule(**vars(acting), learner=learner)
 
 
@@ -129,8 +156,12 @@ def _check_same_observations(acting: BuiltActingModule, learner: LearnerConnecto
 
 
 def _edits(config: ExperimentConfig, spec: ModuleSpec, pipeline: str) -> list[Mapping[str, Any]]:
-    """Return the edits of a pipeline: first the edits of the algorithm, then of `connectors`."""
-    return [*_algorithm_edits(spec, pipeline), *config.connectors.edits_of(spec.module_id, pipeline)]
+    """Return the edits of a pipeline: first the edits of the algorithm, then of `connectors`.
+
+    Edits for all modules, such as `connectors.learner`, do not apply to auxiliary modules.
+    """
+    connectors = config.connectors if spec.trains_on is None else ConnectorsConfig(modules=config.connectors.modules)
+    return [*_algorithm_edits(spec, pipeline), *connectors.edits_of(spec.module_id, pipeline)]
 
 
 def _algorithm_edits(spec: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:

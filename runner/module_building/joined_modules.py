@@ -15,8 +15,13 @@ from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
 from runner.module_building.built_module import BuiltActingModule, BuiltModule
-from runner.module_building.construction import build_acting_module, build_module, check_reads
-from runner.module_building.module_spec import ModuleSpec, make_module_specs
+from runner.module_building.construction import (
+    build_acting_module,
+    build_auxiliary_module,
+    build_module,
+    check_reads,
+)
+from runner.module_building.module_spec import ModuleSpec, make_auxiliary_specs, make_module_specs
 from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
 from runner.pipelines.requirements import Requirements
@@ -27,9 +32,24 @@ P = TypeVar("P", bound="BuiltActingModule")
 
 
 def build_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, BuiltModule]:
-    """Make the network and the pipelines of each module, by id; make `specs` first if they are not given."""
+    """Make the network and the pipelines of each module, by id, auxiliary modules last.
+
+    Args:
+        config: configuration of the run.
+        specs: specifications of the acting modules, or None to make them.
+    """
     specs = make_module_specs(config) if specs is None else specs
-    return join_modules(config, {module_id: build_module(config, spec) for module_id, spec in specs.items()})
+    acting = join_modules(config, {module_id: build_module(config, spec) for module_id, spec in specs.items()})
+    return acting | build_auxiliary_modules(config, acting)
+
+
+def build_auxiliary_modules(config: ExperimentConfig, acting: Mapping[str, BuiltModule]) -> dict[str, BuiltModule]:
+    """Make the auxiliary modules of the configuration for the acting modules that they train on."""
+    specs = make_auxiliary_specs(config, {module_id: built.spec for module_id, built in acting.items()})
+    auxiliary = {id_: build_auxiliary_module(config, spec, acting[str(spec.trains_on)]) for id_, spec in specs.items()}
+    if auxiliary:
+        _give_agents({**acting, **auxiliary})
+    return auxiliary
 
 
 def build_acting_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, BuiltActingModule]:

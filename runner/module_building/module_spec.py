@@ -9,10 +9,10 @@ from typing import Any, TypeVar, get_type_hints
 import gymnasium as gym
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.blocks import MultiAgentConfig
 from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.list_patches import OF_ALGORITHM, added_up
+from runner.config.multi_agent import needs_several_agents
 from runner.config.optimizer import with_overrides
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.env_runners.env_closing import close_environments
@@ -31,11 +31,12 @@ class ModuleSpec:
     """The specification of one module.
 
     Attributes:
-        agents: ids of the agents that it acts for, or None in single-agent runs.
+        agents: ids of the agents that it acts for, or None in single-agent runs; empty for an auxiliary module.
         observation_space, action_space: spaces of one agent in the environment.
         module, algorithm: blocks of the configuration with the overrides of this module.
         overridden: names of the overridden fields of `algorithm`.
         state_space: space of the environment's state, which infos contain for critics, or None.
+        trains_on: id of the module from whose experiences an auxiliary module learns; None for a module that acts.
     """
 
     module_id: str
@@ -46,6 +47,7 @@ class ModuleSpec:
     algorithm: AlgorithmConfig
     overridden: frozenset[str] = frozenset()
     state_space: Space | None = None
+    trains_on: str | None = None
 
     def name(self, role: str) -> str:
         """Return the name of a random stream of this module."""
@@ -58,7 +60,7 @@ def has_several_agents(specs: Mapping[str, ModuleSpec]) -> bool:
 
 
 def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
-    """Return the specification of each module by id; makes one environment to read its spaces and agents.
+    """Return the specification of each acting module by id; makes one environment to read its spaces and agents.
 
     Raises:
         ConfigError: an agent does not have a module, or a module does not have agents, or the spaces of a module's
@@ -77,6 +79,22 @@ def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
         return _single_spec(config, envs.single_observation_space, envs.single_action_space)
     finally:
         close_environments([env])
+
+
+def make_auxiliary_specs(config: ExperimentConfig, acting: Mapping[str, ModuleSpec]) -> dict[str, ModuleSpec]:
+    """Return the specification of each auxiliary module by id, with the spaces of the module that it trains on."""
+    return {
+        module_id: replace(
+            acting[trains_on],
+            module_id=module_id,
+            agents=(),
+            module=_with_fields(config.module_defaults_of(module_id), config.multi_agent.module_fields(module_id)),
+            algorithm=_with_fields(config.algorithm_of(module_id), _added_to_algorithm(config, module_id)),
+            overridden=frozenset(_algorithm_overrides(config, module_id)),
+            trains_on=trains_on,
+        )
+        for module_id, trains_on in config.multi_agent.auxiliary_modules.items()
+    }
 
 
 def _single_spec(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModuleSpec]:
@@ -123,7 +141,7 @@ def _specs_of_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | Decla
 
 
 def _check_no_agents_named(config: ExperimentConfig) -> None:
-    if config.multi_agent != MultiAgentConfig():
+    if needs_several_agents(config.multi_agent):
         problem = Problem(
             f"multi_agent is set, but {config.env.name} has a single agent",
             fix="set env._target_ to a MultiAgentEnv class",
@@ -154,6 +172,7 @@ def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, A
 
 def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
     multi_agent = config.multi_agent
+    module_ids = [*module_ids, *multi_agent.auxiliary_modules]
     blocks = {
         "multi_agent.modules": multi_agent.modules,
         "multi_agent.modules_to_train": multi_agent.modules_to_train or (),

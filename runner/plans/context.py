@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from runner.config.declared_metrics import Reports, free_name, meaning_of, operator_metric
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.metrics import NUM_READY
 from runner.config.operators import ENV_RUNNERS, QUEUES
 from runner.config.schemas import ExperimentConfig
@@ -21,7 +21,7 @@ from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.pipeline_metrics import joined_reports
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.async_requests import AsyncRequests
-from runner.plans.items import Item, Origin
+from runner.plans.items import Experiences, Item, Origin
 from runner.plans.run_metrics import Result
 from runner.plans.run_parts import RunParts
 
@@ -121,6 +121,19 @@ class PlanContext:
         """Return for each origin the lag of its weights behind the newest ones, in updates, and its env steps."""
         newest = 0 if self._parts.env_runners is None else self._parts.env_runners.weights_seq_no
         return [(newest - origin.weights_seq_no, origin.num_env_steps) for origin in origins]
+
+    def experiences_of(self, item: Experiences, module_ids: Collection[str] | None = None) -> Experiences:
+        """Return the experiences of some or all modules; an auxiliary module gets a copy of its source's."""
+        rollout = item.rollout.of_modules(module_ids, self.config.multi_agent.auxiliary_modules)
+        return item if rollout is item.rollout else replace(item, rollout=rollout)
+
+    def check_module_ids(self, operator: str, module_ids: Iterable[str]) -> None:
+        """Raise `ConfigError` if the options of an operator contain a module that does not exist."""
+        known = list(self.learners.modules)
+        for module_id in [module_id for module_id in module_ids if module_id not in known]:
+            what = f"{operator} contains module {module_id}, which does not exist in this run"
+            nearest = nearest_match(module_id, known)
+            raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
 
     def standardised(self, rollout: Rollout) -> Rollout:
         """Return replayed experiences, with observations standardised by the newest statistics."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
+from runner.episodes.columns import Rollout
 from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
@@ -22,11 +23,12 @@ class UpdatesWithPrefetch(Node):
     Args:
         operator: operator of the plan that the updates belong to.
         source: node with the items to train on.
+        select: returns the experiences of an item to train on.
     """
 
-    def __init__(self, operator: Operator, source: Node) -> None:
+    def __init__(self, operator: Operator, source: Node, select: Callable[[Experiences], Experiences]) -> None:
         super().__init__(operator.context, operator.key)
-        self._operator = operator
+        self._operator, self._select = operator, select
         self._source = source if isinstance(source, Branch) else Branch(source, [], operator.key)
         self._ahead: PrefetchedUpdate | None = None
         self._restored: Mapping[str, Any] = {}  # state of the first item in a checkpoint
@@ -53,7 +55,8 @@ class UpdatesWithPrefetch(Node):
     def _update(self, item: Experiences) -> PrefetchedUpdate:
         restored, self._restored = self._restored, {}
         num_env_steps = restored.get("num_env_steps", self.context.metrics.num_env_steps_sampled_lifetime)
-        return PrefetchedUpdate(self.context, item, num_env_steps, restored.get("is_announced", False))
+        rollout = self._select(item).rollout
+        return PrefetchedUpdate(self.context, item, rollout, num_env_steps, restored.get("is_announced", False))
 
     def _result(self, ahead: PrefetchedUpdate) -> TrainResult:
         update = ahead.end()
@@ -88,6 +91,7 @@ class PrefetchedUpdate:
     Args:
         context: context of the plan; the calling process continues while remote learners work.
         item: item to update on.
+        rollout: experiences of the item to send to the learners.
         num_env_steps: env steps that had been sampled when the item reached `TrainOneStep`.
         is_announced: whether `on_update_start` was already called before the checkpoint.
 
@@ -97,10 +101,12 @@ class PrefetchedUpdate:
 
     lags: Sequence[tuple[int, int]] = ()
 
-    def __init__(self, context: PlanContext, item: Experiences, num_env_steps: int, is_announced: bool) -> None:
+    def __init__(
+        self, context: PlanContext, item: Experiences, rollout: Rollout, num_env_steps: int, is_announced: bool
+    ) -> None:
         self.item, self.num_env_steps, self.is_announced = item, num_env_steps, is_announced
         self._context = context
-        self._sent: Any = context.learners.send(item.rollout)
+        self._sent: Any = context.learners.send(rollout)
         self._end: Callable[[], UpdateResult] | None = None  # None until the update begins
 
     def begin(self) -> None:

@@ -17,6 +17,8 @@ def finish_update(
 ) -> TrainResult:
     """Send the new weights to env runners, call `on_update_end`, and return the result of the update.
 
+    Nothing is sent if only auxiliary modules were updated.
+
     Args:
         context: context of the plan.
         item: item that was trained on.
@@ -24,7 +26,8 @@ def finish_update(
         update: result of the learners.
     """
     updated = time.perf_counter()
-    context.broadcast_weights()
+    if not update.metrics or update.metrics.keys() - context.config.multi_agent.auxiliary_modules:
+        context.broadcast_weights()
     timers = {
         "learner_update": update.update_s,
         "learner_connector": update.connector_s,

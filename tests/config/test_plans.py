@@ -170,8 +170,8 @@ MISTAKES = [
         id="unknown option",
     ),
     pytest.param(
-        [ROLLOUTS, {TRAIN: {"lr": 1}}],
-        [unknown_option("algorithm.plan.1.TrainOneStep.lr", "1", "no options")],
+        [ROLLOUTS, {"CompleteEpisodes": {"length": 1}}, TRAIN],
+        [unknown_option("algorithm.plan.1.CompleteEpisodes.length", "1", "no options")],
         id="option of an operator without any",
     ),
     pytest.param(

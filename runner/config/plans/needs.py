@@ -64,6 +64,8 @@ def learns_from_replay_only(plan: Plan, module_id: str) -> bool:
     for step in plan:
         if isinstance(step.config, SelectExperiencesConfig) and module_id not in step.config.modules:
             return True  # later steps train other modules
+        if isinstance(step.config, TrainOneStepConfig) and module_id not in (step.config.modules or [module_id]):
+            continue  # trains other modules
         if step.config is None or not all(learns_from_replay_only(branch, module_id) for branch in step.plans):
             return False
         if isinstance(step.config, ReplayConfig):

@@ -70,6 +70,24 @@ def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Prob
         yield Problem(f"{KEY} does not update any module", where(KEY), names, expected)
 
 
+def find_untrained_auxiliary_modules(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Find auxiliary modules that the plan cannot train."""
+    steps = list(steps_of(read_plan(config.algorithm.plan)))
+    if any(step.config is None for step in steps):
+        return  # a custom operator may train them
+    trained = [step.config.modules for step in steps if isinstance(step.config, TrainOneStepConfig)]
+    reads = any(isinstance(step.config, ReadRecordedConfig) for step in steps)
+    for module_id in config.multi_agent.trained_modules(list(config.multi_agent.auxiliary_modules)):
+        key = f"multi_agent.modules.{module_id}"
+        if reads:
+            what = f"{key}: auxiliary modules learn from sampled or replayed experiences, but the plan reads batches"
+            yield Problem(what, where(KEY) or where(key), "ReadRecorded", "Replay from a buffer with recorded: true")
+        elif not any(modules is None or module_id in modules for modules in trained):
+            what = f"{key}: the plan does not train this module"
+            expected = f"TrainOneStep, or {{TrainOneStep: {{modules: [{module_id}]}}}}"
+            yield Problem(what, where(KEY) or where(key), expected=expected)
+
+
 def _find_early_ends(plan: Plan, where: Where) -> Iterator[Problem]:
     for step in steps_of(plan):
         if isinstance(step.config, StandardMetricsReportingConfig) and step is not plan[-1]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
+from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
 from runner.config.plans import train_batch_size
 from runner.env_runners.episode_ids import runner_of
@@ -96,12 +96,7 @@ class SelectExperiences(Operator):
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        known = list(context.learners.modules)
-        for module_id in self.options.modules:
-            if module_id not in known:
-                what = f"SelectExperiences selects module {module_id}, which does not exist in this run"
-                nearest = nearest_match(module_id, known)
-                raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
+        context.check_module_ids("SelectExperiences", self.options.modules)
 
     def accepts(self, item: Experiences) -> bool:
         """Return whether a replayed item comes from a buffer that contains one of these modules.
@@ -109,13 +104,14 @@ class SelectExperiences(Operator):
         Otherwise the buffer would return the same experiences until another branch stores some of these modules.
         """
         buffers = [self.context.replay_buffers[name] for name in item.replay_rows]
-        is_there = any(module_id in buffer.module_ids for buffer in buffers for module_id in self.options.modules)
-        return is_there or not buffers
+        sources = self.context.config.multi_agent.auxiliary_modules
+        wanted = {*self.options.modules, *(sources[one] for one in self.options.modules if one in sources)}
+        return not buffers or any(not wanted.isdisjoint(buffer.module_ids) for buffer in buffers)
 
     def transform(self, item: Experiences) -> list[Experiences]:
         """Return the item reduced to these modules, or nothing if it does not contain any of them."""
-        blocks = {name: block for name, block in item.rollout.blocks.items() if name in self.options.modules}
-        return [replace(item, rollout=replace(item.rollout, blocks=blocks))] if blocks else []
+        selected = self.context.experiences_of(item, self.options.modules)
+        return [selected] if selected.rollout.blocks else []
 
 
 class StandardizeFields(Operator):

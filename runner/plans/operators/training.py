@@ -7,7 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.operators import ApplyGradientsConfig, AverageGradientsConfig, UpdateTargetNetworkConfig
+from runner.config.operators import (
+    ApplyGradientsConfig,
+    AverageGradientsConfig,
+    TrainOneStepConfig,
+    UpdateTargetNetworkConfig,
+)
 from runner.learners.gradients import average_gradients
 from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
@@ -25,7 +30,12 @@ class TrainOneStep(Operator):
     """
 
     is_counted = True
+    options: TrainOneStepConfig
     _prefetching: UpdatesWithPrefetch | None = None
+
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        context.check_module_ids("TrainOneStep", self.options.modules or ())
 
     def transform(self, item: Experiences | RecordedBatches) -> list[TrainResult]:
         """Update on an item, and return its metrics."""
@@ -34,10 +44,15 @@ class TrainOneStep(Operator):
         context.callbacks.call("on_update_start")
         if isinstance(item, RecordedBatches):
             return [self._trained_on_recorded(item, num_env_steps)]
+        item = self.selected(item)
         lags = context.lags_of(item.origins)  # before the update increments the number of the weights
         with NamesRowsInErrors(item):
             update = context.learners.update(item.rollout, num_env_steps)
         return [finish_update(context, item, lags, update)]
+
+    def selected(self, item: Experiences) -> Experiences:
+        """Return the experiences of the modules to update."""
+        return self.context.experiences_of(item, self.options.modules)
 
     def _trained_on_recorded(self, item: RecordedBatches, num_env_steps: int) -> TrainResult:
         result = item.train(self.context.learners, num_env_steps)
@@ -50,7 +65,7 @@ class TrainOneStep(Operator):
         if not self.context.config.learners.prefetch:
             return super().__call__(items)
         source = items if isinstance(items, Node) else IteratorSource(self.context, items)
-        self._prefetching = UpdatesWithPrefetch(self, source)
+        self._prefetching = UpdatesWithPrefetch(self, source, self.selected)
         return self._prefetching
 
     def get_state(self) -> dict[str, Any]:
@@ -72,6 +87,7 @@ class ComputeGradients(Operator):
         """Return the gradients of all modules."""
         started = time.perf_counter()
         num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
+        item = self.context.experiences_of(item)
         with NamesRowsInErrors(item):
             gradients = self.context.learners.gradients(item.rollout, num_env_steps)
         timers = {"learner_update": time.perf_counter() - started}

@@ -1,0 +1,256 @@
+"""Auxiliary modules: modules that act for no agent and learn from the experiences of another module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import ray
+import torch
+from torch import nn
+
+from runner import Trainer
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.errors import ConfigError
+from runner.config.fields import option
+from runner.episodes.columns import Rollout
+from runner.learners.loss import Loss
+from runner.modules import RLModule
+from runner.plans import Experiences
+from tests.conftest import ROOT
+from tests.support.resuming import assert_resumes_exactly, train
+
+HERE = "tests.plans.test_auxiliary_modules"
+
+
+class RewardModel(RLModule):
+    """Predicts the reward of an observation."""
+
+    train_outputs = ("predictions",)
+
+    def __init__(self, observation_space: Any, action_space: Any, config: Any) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.layers = nn.Sequential(nn.Linear(observation_space.shape[0], config.fcnet_hiddens[0]), nn.Tanh())
+        self.head = nn.Linear(config.fcnet_hiddens[0], 1)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {"predictions": self.head(self.layers(batch["obs"])).squeeze(-1)}
+
+
+class StatefulRewardModel(RewardModel):
+    is_stateful = True
+    inputs = ("obs", "state_in")
+    outputs = ("action_dist_inputs", "state_out")
+
+
+@dataclass(frozen=True)
+class RewardModelConfig(AlgorithmConfig):
+    lr: float = option(1e-2, "learning rate", above=0)
+
+    metrics: ClassVar[type[LossMetrics]] = LossMetrics
+
+
+class RewardModelLoss(Loss):
+    reads = ("obs", "rewards")
+    needs = ("predictions",)
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        pass
+
+    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
+        return LossMetrics((module.forward_train(batch)["predictions"] - batch["rewards"]).square().mean())
+
+
+MODEL = (
+    "+multi_agent.modules.model={"
+    + f"trains_on: default_policy, _target_: {HERE}.RewardModel, fcnet_hiddens: [8], "
+    + f"algorithm: {{schema: {HERE}.RewardModelConfig, loss: {HERE}.RewardModelLoss}}}}"
+)
+SMALL = ("tracking=none", "module.fcnet_hiddens=[8]", "algorithm.train_batch_size_per_learner=64")
+MINIBATCHES = (*SMALL, "algorithm.minibatch_size=32", "algorithm.num_epochs=2", "evaluation=none")
+PPO = (*MINIBATCHES, MODEL)
+DQN = (*SMALL, MODEL, "evaluation=none", "algorithm.min_sample_timesteps_per_iteration=64")
+
+
+def plan_of_dqn(model: str, policy: str) -> str:
+    """Return a plan that trains on replayed steps with two operators."""
+    return (
+        "algorithm.plan=[{Concurrently: {output_indexes: [1, 2], plans: [[ParallelRollouts, StoreToReplayBuffer], "
+        f"[{{Replay: {{learning_starts: 64}}}}, {model}], [{{Replay: {{learning_starts: 64}}}}, {policy}]]}}}}]"
+    )
+
+
+MODEL_ONLY, POLICY_ONLY = (f"{{TrainOneStep: {{modules: [{id_}]}}}}" for id_ in ("model", "default_policy"))
+IN_TURN = ("algorithm.training_intensity=null", plan_of_dqn(MODEL_ONLY, POLICY_ONLY))
+
+
+def parameters_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    modules = trainer.learners.modules
+    return {id_: nn.utils.parameters_to_vector(modules[id_].parameters()).detach().clone() for id_ in modules}
+
+
+def test_a_plan_without_names_trains_all_modules() -> None:
+    with Trainer.from_experiment("ppo_cartpole", PPO) as trainer:
+        before = parameters_of(trainer)
+        result = trainer.train()
+        after = parameters_of(trainer)
+        assert list(trainer.learners.get_weights()) == ["default_policy"], "env runners do not need the model"
+    assert set(before) == {"default_policy", "model"}
+    assert all(not torch.equal(before[id_], after[id_]) for id_ in before)
+    assert result["learners/model/total_loss"] > 0
+    assert result["learners/model/default_optimizer_learning_rate"] == 1e-2
+    assert result["learners/default_policy/policy_loss"] is not None
+
+
+@pytest.mark.parametrize("trained", ["model", "default_policy"])
+def test_an_operator_trains_the_named_modules(trained: str) -> None:
+    plan = f"algorithm.plan=[ParallelRollouts, ConcatBatches, {{TrainOneStep: {{modules: [{trained}]}}}}]"
+    overrides = [plan] if trained == "model" else [plan, "multi_agent.modules_to_train=[default_policy]"]
+    with Trainer.from_experiment("ppo_cartpole", [*PPO, *overrides]) as trainer:
+        before, seq_no = parameters_of(trainer), trainer.env_runners.weights_seq_no
+        result = trainer.train()
+        after = parameters_of(trainer)
+        changed = [id_ for id_ in before if not torch.equal(before[id_], after[id_])]
+        assert changed == [trained]
+        assert (trainer.env_runners.weights_seq_no > seq_no) == (trained == "default_policy")
+    assert {name.split("/")[1] for name in result if name.startswith("learners/")} == {trained}
+
+
+def test_the_model_learns_the_reward() -> None:
+    """CartPole's reward is 1 in each step."""
+    with Trainer.from_experiment("ppo_cartpole", PPO) as trainer:
+        losses = [result["learners/model/total_loss"] for result in train(trainer, 40)]
+    assert losses[0] > 0.3
+    assert losses[-1] < 1e-2
+
+
+def test_separate_updates_equal_joint_updates() -> None:
+    """PPO is not changed by a model that another operator trains before it."""
+    plan = f"algorithm.plan=[ParallelRollouts, ConcatBatches, {{Duplicate: {{output_indexes: [1], plans: [[{MODEL_ONLY}], [{POLICY_ONLY}]]}}}}]"
+    with Trainer.from_experiment("ppo_cartpole", PPO) as trainer:
+        joint = train(trainer, 3)
+        expected = parameters_of(trainer)
+    with Trainer.from_experiment("ppo_cartpole", [*PPO, plan]) as trainer:
+        separate = train(trainer, 3)
+        for module_id, parameters in parameters_of(trainer).items():
+            torch.testing.assert_close(parameters, expected[module_id], rtol=0, atol=0)
+    name = "env_runners/episode_return_mean"
+    assert [result[name] for result in separate] == [result[name] for result in joint]
+
+
+def test_selected_experiences_are_stored_for_the_model() -> None:
+    """A buffer of its own holds the experiences under the id of the model."""
+    plan = (
+        "algorithm.plan=[{Concurrently: {output_indexes: [0, 1], plans: [[ParallelRollouts, {Duplicate: {plans: ["
+        "[ConcatBatches, {TrainOneStep: {modules: [default_policy]}}], [{SelectExperiences: {modules: [model]}}, "
+        "StoreToReplayBuffer]]}}], [{Replay: {num_env_steps: 16}}, TrainOneStep]]}}]"
+    )
+    buffer = "algorithm.replay_buffers={replay: {_target_: runner.replay.ReplayBuffer, capacity: 1000}}"
+    with Trainer.from_experiment("ppo_cartpole", [*PPO, plan, buffer]) as trainer:
+        results = train(trainer, 4)
+        [replay] = trainer.parts.replay_buffers
+        assert list(replay.buffer.module_ids) == ["model"]
+    assert results[-1]["learners/model/total_loss"] > 0
+
+
+def test_several_agents_and_shared_parameters() -> None:
+    model = MODEL.replace("default_policy", "p1")
+    for joint in ([], ["multi_agent.multi_rl_module={_target_: runner.modules.SharedEncoders}"]):
+        overrides = [*(one for one in PPO if one != MODEL), model, *joint]
+        with Trainer.from_experiment("ppo_multi_agent_cartpole", overrides) as trainer:
+            result = train(trainer, 2)[-1]
+            assert "model" not in trainer.learners.get_weights()
+        assert result["learners/model/total_loss"] > 0
+        assert np.isfinite(result["learners/p1/policy_loss"])
+
+
+# -- resume, and learners in other processes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overrides", [PPO, (*DQN, *IN_TURN)], ids=["ppo", "dqn"])
+def test_resumes_exactly(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    experiment = "ppo_cartpole" if overrides is PPO else "dqn_cartpole"
+    results = assert_resumes_exactly(lambda: Trainer.from_experiment(experiment, overrides), tmp_path)
+    assert results[-1]["learners/model/total_loss"] is not None
+
+
+def test_a_remote_learner_gives_the_same_numbers(ray_cluster: None) -> None:
+    results, modules = [], []
+    for remote in ([], ["learners.num_learners=1", "env_runners.num_env_runners=1"]):
+        with Trainer.from_experiment("dqn_cartpole", [*DQN, *IN_TURN, *remote]) as trainer:
+            results.append([result["learners/model/total_loss"] for result in train(trainer, 3)])
+            modules.append(parameters_of(trainer))
+            assert list(trainer.learners.get_weights()) == ["default_policy"]
+    assert results[0] == results[1]
+    for module_id, parameters in modules[0].items():
+        torch.testing.assert_close(modules[1][module_id], parameters, rtol=0, atol=0)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([MODEL.replace("on: default_policy", "on: defualt_policy")], "trains_on contains defualt_policy"),
+        ([MODEL.replace("modules.model=", "modules.default_policy=")], "default_policy acts for agents"),
+        ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [modle]}}}}]"], "TrainOneStep contains an unknown module"),
+        ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [default_policy]}}}}]"], "the plan does not train this module"),
+        ([MODEL, "algorithm.plan=[AsyncGradients, ApplyGradients]"], "the plan does not train this module"),
+        ([MODEL, "multi_agent.agent_to_module={a: b}"], "CartPole-v1 has a single agent"),
+        ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model acts for no agent"),
+        ([MODEL.replace("fcnet_hiddens", "fcnet_hidens")], "unknown key multi_agent.modules.model.fcnet_hidens"),
+        ([MODEL.replace("RewardModel,", "StatefulRewardModel,")], "model is an auxiliary module"),
+    ],
+)
+def test_mistakes(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("ppo_cartpole", [*MINIBATCHES, *overrides]).close()
+    assert message in str(caught.value), str(caught.value)
+
+
+def test_an_auxiliary_module_of_an_auxiliary_module() -> None:
+    second = MODEL.replace("modules.model=", "modules.second=").replace("default_policy", "model")
+    with pytest.raises(ConfigError, match="model is an auxiliary module and does not have experiences"):
+        Trainer.from_experiment("ppo_cartpole", [*PPO, second]).close()
+
+
+# -- experiences -------------------------------------------------------------------------------------------------------
+
+
+def test_experiences_of_modules() -> None:
+    steps: dict[str, Any] = {name: np.zeros((2, 1), np.float32) for name in ("obs", "new_obs", "actions")}
+    steps["rewards"] = np.zeros(2, np.float32)
+    rollout = Experiences.from_columns(steps, np.zeros(2, np.bool_), module_id="a").rollout
+    assert rollout.of_modules(None, {}) is rollout
+    of_all = rollout.of_modules(None, {"model": "a", "other": "b"})
+    assert {id_: block.module_id for id_, block in of_all.blocks.items()} == {"model": "model", "a": "a"}
+    assert of_all.blocks["model"].columns is rollout.blocks["a"].columns
+    assert list(rollout.of_modules(["model"], {"model": "a"}).blocks) == ["model"]
+    own = Rollout({**rollout.blocks, "model": rollout.blocks["a"]}, 2)
+    assert own.of_modules(None, {"model": "a"}).blocks["model"] is rollout.blocks["a"]
+
+
+# -- the example -------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_learns_from_imagined_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = ROOT / "examples" / "world_model"
+    monkeypatch.syspath_prepend(folder)
+    overrides = ["tracking=none", "module.fcnet_hiddens=[8]", "algorithm.min_sample_timesteps_per_iteration=50"]
+    overrides += ["algorithm.train_batch_size_per_learner=16", "evaluation=none"]
+
+    def make() -> Trainer:
+        return Trainer.from_experiment("imagined_pendulum", overrides, config_dir=folder)
+
+    results = assert_resumes_exactly(make, tmp_path, cuts=(5, 6))
+    steps = results[-1]["num_env_steps_trained_lifetime"]
+    assert results[-1]["learners/world_model/reward_error"] > 0
+    assert results[-1]["learners/default_policy/qf_loss"] > 0
+    assert steps > 0
