@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import ray
 import torch
 from torch import nn
 
@@ -130,7 +129,8 @@ def test_the_model_learns_the_reward() -> None:
 
 def test_separate_updates_equal_joint_updates() -> None:
     """PPO is not changed by a model that another operator trains before it."""
-    plan = f"algorithm.plan=[ParallelRollouts, ConcatBatches, {{Duplicate: {{output_indexes: [1], plans: [[{MODEL_ONLY}], [{POLICY_ONLY}]]}}}}]"
+    in_turn = f"{{Duplicate: {{output_indexes: [1], plans: [[{MODEL_ONLY}], [{POLICY_ONLY}]]}}}}"
+    plan = f"algorithm.plan=[ParallelRollouts, ConcatBatches, {in_turn}]"
     with Trainer.from_experiment("ppo_cartpole", PPO) as trainer:
         joint = train(trainer, 3)
         expected = parameters_of(trainer)
