@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ChoiceError
-from runner.episodes.columns import BURN_IN, ColumnBlock, Rollout
+from runner.episodes.columns import BURN_IN, Column, ColumnBlock, Rollout
 from runner.replay.env_steps import EnvSteps
 from runner.replay.row_ring import N_STEP, RowRing, Rows
 from runner.segments import Segment, find_segments
@@ -235,6 +235,36 @@ class ReplayBuffer:
         if lowest == highest:
             return ring.transitions(rows, highest, self._gamma)
         return ring.transitions(rows, self._stream.integers(lowest, highest + 1, len(rows)), self._gamma)
+
+    def write_columns(
+        self, module_id: str, rows: Rows, columns: Mapping[str, Column], lengths: Rows | None = None
+    ) -> None:
+        """Replace columns of sampled steps, such as latent states or rewards that a model has computed again.
+
+        Steps that were overwritten since are skipped, and so are chunks whose first step was. Of a step that was
+        sampled twice, the later values count.
+
+        Args:
+            module_id: module whose experiences they are.
+            rows: rows (B,) of the sample, from `Replayed.rows` or `Experiences.replay_rows`.
+            columns: name of a recorded column, except `obs` -> new values (B, ...).
+            lengths: trained steps of each sampled chunk, which sum to B; None for chunks of one step.
+
+        Raises:
+            ValueError: a column is unknown, or shapes do not match.
+        """
+        if self._shown:
+            self._keep_shown()
+        ring = self._rings[module_id]
+        if lengths is None:
+            if self.gives_chunks:
+                raise ValueError("the buffer samples chunks of several steps, so `lengths` is needed")
+            ring.replace(rows, columns)
+            return
+        if int(lengths.sum()) != len(rows):
+            raise ValueError(f"lengths: {int(lengths.sum())} steps in all, but {len(rows)} rows")
+        number = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # of the step in its chunk
+        ring.replace(ring.steps_after(rows, number), columns)
 
     # -- contents ----------------------------------------------------------------------------------------------------
 

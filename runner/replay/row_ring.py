@@ -295,6 +295,23 @@ class RowRing:
             self._waiting = {id_: one for id_, one in self._waiting.items() if one[0] >= self.oldest}
             self._most_waiting = 64 + 2 * len(self._waiting)
 
+    def replace(self, rows: Rows, columns: Mapping[str, Column]) -> None:
+        """Replace values (B, ...) of steps; rows that were overwritten since are skipped.
+
+        Raises:
+            ValueError: a column is missing, or its values have another shape.
+        """
+        is_held = self.has_step(rows)
+        rows = rows[is_held]
+        places = self.place(rows)
+        for name, values in columns.items():
+            if name == OBS or name not in self.columns:
+                known = ", ".join(one for one in self.columns if one != OBS)
+                raise ValueError(f"{name} is not a column of the steps in the replay buffer, which has {known}")
+            nested.map_leaves(partial(_replace, places, is_held, name), self.columns[name], values)
+        if len(rows) and rows.min() < self._given:
+            self._late.append(rows[rows < self._given])
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def draw(self, num_rows: int, stream: np.random.Generator) -> Rows:
@@ -366,6 +383,14 @@ class RowRing:
     def successors(self, rows: Rows) -> Rows:
         """Return the row of the observation after each row's step."""
         return rows + self._to_successor[self.place(rows)]
+
+    def steps_after(self, rows: Rows, num_steps: Rows) -> Rows:
+        """Return the row that follows each row after `num_steps` (B,) steps, or -1 if that is not held."""
+        found = rows
+        for number in range(int(num_steps.max(initial=0))):
+            found = np.where(self.has_step(found), found, -1)
+            found = np.where((found >= 0) & (number < num_steps), self.successors(found), found)
+        return found
 
     def observations_after(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return the rows (L, B) of the observations after each row's step, up to the last known one.
@@ -590,6 +615,12 @@ class RowRing:
 
 def _most(of_each: int | Rows) -> int:
     return of_each if isinstance(of_each, int) else int(of_each.max())
+
+
+def _replace(places: Rows, is_held: npt.NDArray[np.bool_], name: str, targets: Any, values: Any) -> None:
+    if np.shape(values) != (len(is_held), *targets.shape[1:]):
+        raise ValueError(f"column {name}: got shape {np.shape(values)}, expected {(len(is_held), *targets.shape[1:])}")
+    targets[places] = values[is_held]
 
 
 def _assign_row(targets: Column, place: int, column: Column, number: int) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.algorithms import Schedule
+from runner.episodes import nested
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
-from runner.episodes.columns import Rollout
+from runner.episodes.columns import Column, Rollout
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.replay.replay_buffer import BufferEmpty, Replayed
 from runner.replay.row_ring import Rows
@@ -191,6 +192,22 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             is_here = shards == index
             if module_id in self._held[index]:
                 self._call(index, "update_priorities", module_id, rows[is_here] // self.num_shards, errors[is_here])
+
+    def write_columns(
+        self, module_id: str, rows: Rows, columns: Mapping[str, Column], lengths: Rows | None = None
+    ) -> None:
+        """Replace columns of rows (B,) of one sample or several; see `ReplayBuffer`.
+
+        A sample that was drawn ahead keeps the old values.
+        """
+        shards = rows % self.num_shards
+        chunks = None if lengths is None else np.repeat(np.arange(len(lengths)), lengths)
+        for index in np.unique(shards).tolist():
+            is_here = shards == index
+            if module_id in self._held[index]:
+                here = {name: nested.take(column, np.flatnonzero(is_here)) for name, column in columns.items()}
+                of_shard = None if lengths is None or chunks is None else lengths[np.unique(chunks[is_here])]
+                self._call(index, "write_columns", module_id, rows[is_here] // self.num_shards, here, of_shard)
 
     def metrics(self) -> dict[str, float | int | None]:
         """Return the contents of all shards, and the mean priority."""
