@@ -207,7 +207,7 @@ class PPOConfig(AlgorithmConfig):
     )
 
     metrics: ClassVar[type[LossMetrics]] = PPOMetrics
-    module_options: ClassVar[tuple[str, ...]] = ("vf_symlog",)
+    module_options: ClassVar[tuple[str, ...]] = ("vf_normalization",)
     coefficients: ClassVar[tuple[str, ...]] = ("curr_kl_coeff", "curr_entropy_coeff")
 
 

@@ -312,8 +312,11 @@ class ModuleConfig:
     head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_use_layernorm: bool = option(False, "layer normalisation before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
-    vf_symlog: bool = option(
-        False, "actor-critic modules: the network predicts symlog(V), for returns of very different sizes; with PPO"
+    vf_normalization: str = option(
+        "none",
+        "actor-critic modules, with PPO: scale in which the network predicts values. symlog: for returns of very "
+        "different sizes; popart: standardised by moving averages of the value targets",
+        choices=("none", "symlog", "popart"),
     )
     num_critics: int = option(2, "modules with Q functions: number of Q functions", minimum=1)
     critic_use_layernorm: bool = option(

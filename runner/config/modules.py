@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
+from runner.config.algorithms import AlgorithmConfig, APPOConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_field, typed_fields
 from runner.config.errors import Problem, Where, show_value
 from runner.config.schemas import ExperimentConfig, ModuleConfig
@@ -45,6 +45,8 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
             yield Problem(f"{key}.{name}: {what}", place, got, expected)
         if module.critic_use_batchnorm:
             yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm, where)
+        if module.vf_normalization != "none":
+            yield from _find_unnormalized(f"{key}.vf_normalization", module.vf_normalization, config, algorithm, where)
         if algorithm.reset_interval is not None and module.load_state_path is not None:
             what = "algorithm.reset_interval would discard the parameters of module.load_state_path"
             place = where("algorithm.reset_interval")
@@ -65,13 +67,29 @@ def _find_split_updates(
         yield Problem(what, where("algorithm.microbatch_size"), got, "null")
 
 
+def _find_unnormalized(
+    key: str, kind: str, config: ExperimentConfig, algorithm: AlgorithmConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield options that would give learners different scales, or compute values outside of the module."""
+    if kind == "popart" and isinstance(algorithm, APPOConfig):
+        what = f"{key}: popart does not work with APPO, whose target network has another scale"
+        yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none or symlog")
+    if kind == "popart" and config.learners.num_learners > 1:
+        what = f"{key}: popart needs all rows of an update together"
+        got = f"learners.num_learners={config.learners.num_learners}"
+        yield Problem(what, where("learners.num_learners"), got, "1, or symlog")
+    if config.multi_agent.multi_rl_module is not None:
+        what = f"{key} does not work with multi_agent.multi_rl_module, which may compute the values"
+        yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none")
+
+
 # Option -> its default, and algorithms that support other values.
 _LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
     "q_distribution": ("none", "dqn or tqc"),
     "noisy": (False, "dqn"),
     "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
     "critic_use_batchnorm": (False, "crossq"),
-    "vf_symlog": (False, "ppo"),
+    "vf_normalization": ("none", "ppo"),
 }
 # Name of the option, problem, got, expected.
 _Fault = tuple[str, str, str, str]

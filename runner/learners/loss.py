@@ -61,6 +61,9 @@ class Loss(DeclaredState):
     def before_update(self, num_env_steps: int) -> None:
         """Prepare for an update after `num_env_steps` env steps."""
 
+    def before_epochs(self, module: RLModule, batch: Mapping[str, Any]) -> None:
+        """Prepare the module for the passes over a train batch, which contains padding where `loss_mask` is false."""
+
     def after_step(self, module: RLModule, num_rows: int) -> None:
         """Called after a gradient step on `num_rows` rows, for example to count it."""
 

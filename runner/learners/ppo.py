@@ -9,6 +9,7 @@ from runner.config.algorithms import PPOConfig, PPOMetrics
 from runner.config.schedules import scheduled_value
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import LOSS_MASK
 
 
 class PPOLoss(Loss):
@@ -68,6 +69,11 @@ class PPOLoss(Loss):
     def before_update(self, num_env_steps: int) -> None:
         """Set scheduled coefficients for an update after `num_env_steps` env steps."""
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
+
+    def before_epochs(self, module: RLModule, batch: Mapping[str, Any]) -> None:
+        """Adapt the scale of the values to the train batch."""
+        targets = batch["value_targets"]
+        module.adapt_value_scale(targets[batch[LOSS_MASK]] if LOSS_MASK in batch else targets)
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of this update for reporting."""

@@ -19,6 +19,7 @@ from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.modules.target_networks import target_of
+from runner.modules.value_normalization import value_scale
 
 # Standardised masks contain negative numbers for forbidden actions, so they can be detected.
 _UNFILTERED = "as returned by the environment (exclude the mask from MeanStdFilter with keys_to_leave)"
@@ -139,6 +140,7 @@ class ActorCriticModule(RLModule):
             self.num_noise, self.noise_steps = self.exploration.num_noise, config.sde_sample_freq
         self.pi = MLP(num_features, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
+        self.vf_scale = value_scale(config.vf_normalization, self.vf.layers)
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return {} for a stateless module, otherwise {"h": (H,), "c": (H,)} (without "c" for a GRU).
@@ -199,15 +201,17 @@ class ActorCriticModule(RLModule):
         return self._values(features)
 
     def value_scale(self, values: Tensor) -> Tensor:
-        """Return `sign(x) log(abs(x) + 1)` of values x (B,) with `vf_symlog`, otherwise the values.
+        """Return values (B,) in the scale of `vf_normalization`."""
+        return values if self.vf_scale is None else self.vf_scale.normalized(values)
 
-        Hafner et al., 2023, https://arxiv.org/abs/2301.04104, eq. 9.
-        """
-        return values.sign() * values.abs().log1p() if self.config.vf_symlog else values
+    def adapt_value_scale(self, targets: Tensor) -> None:
+        """Adapt this scale to the value targets (B,) of a train batch; the values do not change."""
+        if self.vf_scale is not None:
+            self.vf_scale.adapt(targets)
 
     def _values(self, features: Tensor) -> Tensor:
         values = self.vf.forward(features).squeeze(-1)
-        return values.sign() * values.abs().expm1() if self.config.vf_symlog else values
+        return values if self.vf_scale is None else self.vf_scale.values(values)
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Return (S, L, H) features for the policy and for the value function, and the state after them."""

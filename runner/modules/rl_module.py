@@ -79,6 +79,9 @@ class RLModule(nn.Module):
         """Return values (B,) in the scale in which the loss compares `vf_preds` with their targets."""
         return values
 
+    def adapt_value_scale(self, targets: Tensor) -> None:
+        """Adapt this scale to the value targets (B,) of a train batch, without changing the values."""
+
     def update_targets(self, tau: float) -> None:
         """Move each target towards its network: target <- target + tau (network - target)."""
         for target, network in self.target_networks():

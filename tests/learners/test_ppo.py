@@ -190,7 +190,7 @@ def test_learners_end_an_update_together(ray_cluster: None) -> None:
 
 def test_values_on_a_logarithmic_scale() -> None:
     vector = gym.spaces.Box(-5, 5, (3,), np.float32)
-    module = ActorCriticModule(vector, DISCRETE, ModuleConfig(fcnet_hiddens=[8], vf_symlog=True))
+    module = ActorCriticModule(vector, DISCRETE, ModuleConfig(fcnet_hiddens=[8], vf_normalization="symlog"))
     with torch.no_grad():
         module.vf.layers[-1].weight.mul_(20.0)
     batch = make_batch(module)
@@ -208,8 +208,8 @@ def test_values_on_a_logarithmic_scale() -> None:
 
 
 def test_a_logarithmic_scale_needs_ppo() -> None:
-    with pytest.raises(ConfigError, match="vf_symlog: A2CLoss does not support it"):
-        Trainer.from_experiment("a2c_cartpole", ["module.vf_symlog=true"])
+    with pytest.raises(ConfigError, match="vf_normalization: A2CLoss does not support it"):
+        Trainer.from_experiment("a2c_cartpole", ["module.vf_normalization=symlog"])
 
 
 def test_appo_rejects_a_target_kl() -> None:
