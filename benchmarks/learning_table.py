@@ -31,7 +31,14 @@ PAGE, PICTURES, GIFS = Path("docs/results.md"), Path("docs/pictures/results"), P
 # Suite -> parts of the names of its experiments. An experiment belongs to the first suite that has a part of its name.
 SUITES = {
     "MuJoCo": ("half_cheetah", "hopper", "walker2d", "swimmer", "reacher", "pusher", "_ant", "humanoid"),
-    "MinAtar": ("ppo_minatar", "minatar_asterix", "minatar_freeway", "minatar_seaquest", "minatar_space_invaders"),
+    "MinAtar": (
+        "ppo_minatar",
+        "pqn_minatar",
+        "minatar_asterix",
+        "minatar_freeway",
+        "minatar_seaquest",
+        "minatar_space_invaders",
+    ),
     "Atari": ("atari",),
     "Several agents": (
         "multi_agent",

@@ -39,6 +39,8 @@ FIXED = {
     **dict.fromkeys(("ppo_swimmer_tuned", "ppo_walker2d_tuned", "ppo_bipedal_walker", "sac_bipedal_walker"), 10),
     **dict.fromkeys(("ppo_minatar_asterix", "ppo_minatar_breakout", "ppo_minatar_freeway"), 5),
     **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
+    **dict.fromkeys(("pqn_minatar_asterix", "pqn_minatar_breakout", "pqn_minatar_freeway"), 5),
+    **dict.fromkeys(("pqn_minatar_seaquest", "pqn_minatar_space_invaders"), 5),
     **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
     "ppo_minigrid_memory": 5,

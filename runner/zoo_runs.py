@@ -29,7 +29,12 @@ TIMES = (
 _NEWER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "module": {
         **{"initial_log_std": 0.0, "action_distribution": "gaussian", "use_sde": False, "sde_sample_freq": 4},
-        **{"architecture": "mlp", "critic_use_batchnorm": False, "vf_normalization": "none"},
+        **{
+            "architecture": "mlp",
+            "critic_use_batchnorm": False,
+            "vf_normalization": "none",
+            "conv_use_layernorm": False,
+        },
     },
     "algorithm": {"reset_interval": None, "target_kl": None, "value_rescaling": False},
 }

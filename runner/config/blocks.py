@@ -276,7 +276,9 @@ class ModuleConfig:
     fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     fcnet_bias_initializer: str | None = option(None, "function of torch.nn.init for the encoder's biases")
     fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
-    fcnet_use_layernorm: bool = option(False, "layer normalisation before each activation of the encoder")
+    fcnet_use_layernorm: bool = option(
+        False, "layer normalisation before each activation of the encoder's linear layers"
+    )
     image_layout: str = option(
         "auto",
         "layout of image observations: auto: recognise images by shape and bounds, and warn if it is ambiguous; "
@@ -297,6 +299,9 @@ class ModuleConfig:
         "relu",
         "images: activation after each convolution",
         choices=("tanh", "relu", "silu", "elu", "gelu", "linear"),
+    )
+    conv_use_layernorm: bool = option(
+        False, "images: layer normalisation over channels and pixels before each activation of the convolutions"
     )
     conv_kernel_initializer: str | None = option(None, "function of torch.nn.init for the convolutions' weights")
     conv_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")

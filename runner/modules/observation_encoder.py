@@ -43,7 +43,7 @@ class CNN(nn.Module):
     Args:
         image: layout and scale of the images.
         filters: [out_channels, kernel, stride] of each layer, or None to choose them by the image's size.
-        options: activation, initialisation.
+        options: activation, layer norm, initialisation.
 
     Raises:
         ValueError: a kernel is larger than its input.
@@ -53,7 +53,7 @@ class CNN(nn.Module):
         super().__init__()
         self._image = image
         self._activate = ACTIVATIONS[options.activation]
-        self.layers = nn.ModuleList()
+        self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         height, width, channels = image.height, image.width, image.num_channels
         for out_channels, kernel, stride in default_filters(height, width) if filters is None else filters:
             if kernel > min(height, width):
@@ -66,14 +66,20 @@ class CNN(nn.Module):
             self.layers.append(layer)
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
             channels = out_channels
-        self._chain = tuple((layer.weight, _bias_of(layer), layer.stride) for layer in self._convolutions())
+            if options.use_layernorm:
+                self.norms.append(nn.LayerNorm([channels, height, width]))
+        convolutions = [(layer.weight, _bias_of(layer), layer.stride) for layer in self._convolutions()]
+        norms: list[nn.Module | None] = list(self.norms) or [None] * len(convolutions)
+        self._chain = tuple(zip(convolutions, norms, strict=True))
         self.num_outputs = height * width * channels
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode (..., *shape) bytes or floats -> (B, num_outputs); B is the product of leading dimensions."""
         pixels = self._pixels(images)
-        for weight, bias, stride in self._chain:
+        for (weight, bias, stride), norm in self._chain:
             pixels = F.conv2d(pixels, weight, bias, stride)
+            if norm is not None:
+                pixels = norm(pixels)
             if self._activate is not None:
                 pixels = self._activate(pixels)
         return pixels.flatten(1)
@@ -223,9 +229,10 @@ def _encodable_leaves(space: Space) -> Iterator[tuple[Path, Space]]:
 
 
 def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:
-    if config.conv_filters is not None and not any(image_format(leaf, config) for leaf in leaves):
+    given = [name for name in ("conv_filters", "conv_use_layernorm") if getattr(config, name)]
+    if given and not any(image_format(leaf, config) for leaf in leaves):
         raise ValueError(
-            f"module.conv_filters is set, but no observation is an image: got {space}; expected: a Box height x width "
+            f"module.{given[0]} is set, but no observation is an image: got {space}; expected: a Box height x width "
             "x channels of bytes or floats, or a layout set by module.image_layout"
         )
 
@@ -248,6 +255,7 @@ def encoder_options(config: ModuleConfig) -> LayerOptions:
 def _conv_options(config: ModuleConfig) -> LayerOptions:
     return LayerOptions(
         config.conv_activation,
+        config.conv_use_layernorm,
         init_weight=initializer(config.conv_kernel_initializer, config.conv_kernel_initializer_kwargs),
         init_bias=initializer(config.conv_bias_initializer, config.conv_bias_initializer_kwargs),
     )

@@ -142,6 +142,10 @@ SAMPLED = {
     "munchausen_dqn_cartpole": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "pqn_cartpole": (*_SHORT_FRAGMENTS, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"),
+    **dict.fromkeys(
+        [f"pqn_minatar_{game}" for game in GAMES],
+        (*_SHORT_FRAGMENTS, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"),
+    ),
     "ppo_acrobot": _SAMPLED,
     "ppo_ant": _SAMPLED,
     "ppo_atari_breakout": (*_SAMPLED, *_SMALL_IMAGES),

@@ -133,6 +133,20 @@ def test_cnn_is_that_of_plain_torch() -> None:
     torch.testing.assert_close(sequences, expected)
 
 
+def test_cnn_with_layer_normalisation() -> None:
+    """Each convolution is normalised over channels, rows and columns of an image, before its activation."""
+    options = replace(BARE, conv_filters=[[4, 3, 1], [3, 2, 1]], conv_use_layernorm=True)
+    space = gym.spaces.Box(0, 255, (9, 11, 3), np.uint8)
+    encoder, images = ObservationEncoder(space, options), items_of(space, 6)
+    assert len([one for one in encoder.modules() if isinstance(one, nn.LayerNorm)]) == 2
+    features = images.float().movedim(-1, 1) / 255
+    for convolution in [one for one in encoder.modules() if isinstance(one, nn.Conv2d)]:
+        features = convolution(features)
+        deviations = features - features.mean((1, 2, 3), keepdim=True)
+        features = (deviations / (deviations.square().mean((1, 2, 3), keepdim=True) + 1e-5).sqrt()).relu()
+    torch.testing.assert_close(encoder.forward(images), features.flatten(1))
+
+
 def colour_image(height: int, width: int) -> ImageFormat:
     return ImageFormat("HWC", (height, width, 3), 1 / 255)
 
