@@ -1,6 +1,7 @@
-"""Env steps per second of SAC and TQC on Pendulum, one update of 256 rows per env step, two layers of 256.
+"""Env steps per second of SAC, TQC and CrossQ on Pendulum, one update of 256 rows per env step, two layers of 256.
 
-Systems: ours (eager and compiled), a bare torch loop (SAC), SB3's SAC, SB3-contrib's TQC. `--python-sb3` needs both.
+Systems: ours (eager and compiled), a bare torch loop (SAC), SB3's SAC, SB3-contrib's TQC and CrossQ, which also updates
+the policy in every step and normalises its layers. `--python-sb3` needs both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import bench_common as bc
 from side_by_side import Bar, run_speeds
 
-TQC = ("--algorithm", "tqc")
+TQC, CROSSQ = ("--algorithm", "tqc"), ("--algorithm", "crossq")
 BARS = (
     Bar(bc.OURS, "sb3", 1.2),
     Bar(bc.OURS, "bare", 1.05),
@@ -19,6 +20,8 @@ BARS = (
     Bar(bc.OURS_COMPILED, "bare", 1.3),
     Bar("ours-tqc", "sb3-tqc", 1.3),
     Bar("ours-tqc-compiled", "sb3-tqc", 1.3),
+    Bar("ours-crossq", "sb3-crossq", 1.2),
+    Bar("ours-crossq-compiled", "sb3-crossq", 1.5),
 )
 
 
@@ -31,6 +34,9 @@ def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
         bc.Peer("ours-tqc", "ours_sac.py", sys.executable, TQC),
         bc.Peer("ours-tqc-compiled", "ours_sac.py", sys.executable, (*bc.COMPILED, *TQC)),
         bc.Peer("sb3-tqc", "sb3_sac.py", args.python_sb3, TQC),
+        bc.Peer("ours-crossq", "ours_sac.py", sys.executable, CROSSQ),
+        bc.Peer("ours-crossq-compiled", "ours_sac.py", sys.executable, (*bc.COMPILED, *CROSSQ)),
+        bc.Peer("sb3-crossq", "sb3_sac.py", args.python_sb3, CROSSQ),
     ]
 
 

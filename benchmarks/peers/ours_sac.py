@@ -1,4 +1,4 @@
-"""`runner`'s SAC or TQC with the settings of `sac_cli.SACSettings`."""
+"""`runner`'s SAC, TQC or CrossQ with the settings of `sac_cli.SACSettings`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from peer_cli import COMPILED, Progress, measure, parse_settings, report
-from sac_cli import HIDDENS, NUM_CRITICS, NUM_DROPPED, NUM_QUANTILES, TQC, SACSettings
+from sac_cli import CROSSQ, HIDDENS, NUM_CRITICS, NUM_DROPPED, NUM_QUANTILES, TQC, SACSettings
 
 from runner import Trainer
 
@@ -25,7 +25,7 @@ def overrides(cfg: SACSettings, run_dir: str) -> list[str]:
         f"env_runners.num_envs_per_env_runner={cfg.num_envs}",
         *(f"algorithm.{name}_lr={cfg.lr}" for name in ("actor", "critic", "alpha")),
         f"algorithm.gamma={cfg.gamma}",
-        f"algorithm.tau={cfg.tau}",
+        *([] if cfg.algorithm == CROSSQ else [f"algorithm.tau={cfg.tau}"]),
         f"algorithm.train_batch_size_per_learner={cfg.train_batch_size}",
         f"algorithm.training_intensity={cfg.train_batch_size / cfg.num_envs}",
         f"algorithm.min_sample_timesteps_per_iteration={cfg.steps_per_iteration}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from peer_cli import Settings
 
 HIDDENS = (256, 256)
-SAC, TQC = "sac", "tqc"
+SAC, TQC, CROSSQ = "sac", "tqc", "crossq"
 NUM_CRITICS, NUM_QUANTILES, NUM_DROPPED = 2, 25, 2  # TQC, as in SB3-contrib
 
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's SAC, or SB3-contrib's TQC, with the settings of `sac_cli.SACSettings`."""
+"""Stable-Baselines3's SAC, or SB3-contrib's TQC or CrossQ, with the settings of `sac_cli.SACSettings`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import torch
 from peer_cli import Iterate, Progress, measure, parse_settings, report
-from sac_cli import HIDDENS, NUM_CRITICS, NUM_DROPPED, NUM_QUANTILES, TQC, SACSettings
+from sac_cli import CROSSQ, HIDDENS, NUM_CRITICS, NUM_DROPPED, NUM_QUANTILES, TQC, SACSettings
 from stable_baselines3 import SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
@@ -16,12 +16,16 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 
 def build(cfg: SACSettings) -> Iterate:
-    kind, options, policy = SAC, {}, {"net_arch": list(HIDDENS)}
+    kind, options, policy = SAC, {"tau": cfg.tau}, {"net_arch": list(HIDDENS)}
     if cfg.algorithm == TQC:
         from sb3_contrib import TQC as kind  # noqa: N811
 
-        options = {"top_quantiles_to_drop_per_net": NUM_DROPPED}
+        options["top_quantiles_to_drop_per_net"] = NUM_DROPPED
         policy |= {"n_critics": NUM_CRITICS, "n_quantiles": NUM_QUANTILES}
+    elif cfg.algorithm == CROSSQ:
+        from sb3_contrib import CrossQ as kind  # noqa: N813
+
+        options = {"policy_delay": 1}
     learner = kind(
         "MlpPolicy",
         make_vec_env("Pendulum-v1", n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv),
@@ -29,7 +33,6 @@ def build(cfg: SACSettings) -> Iterate:
         buffer_size=cfg.replay_capacity,
         learning_starts=cfg.learning_starts,
         batch_size=cfg.train_batch_size,
-        tau=cfg.tau,
         gamma=cfg.gamma,
         train_freq=1,
         gradient_steps=1,
