@@ -102,7 +102,24 @@ def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterato
             yield name, what, show_value(getattr(module, name)), f"{show_value(default)}, or algorithm={algorithms}"
 
 
+# Built-in modules whose policies and action distributions are fixed, and options that they do not read.
+_Q_MODULES = (
+    *("runner.modules.QModule", "runner.modules.DoubleQModule", "runner.modules.MixedQModule"),
+    *("runner.modules.SACModule", "runner.modules.DiscreteSACModule", "runner.modules.CrossQModule"),
+    "runner.modules.TD3Module",
+)
+_OF_ACTOR_CRITICS = {"action_distribution": "gaussian", "free_log_std": False, "use_sde": False}
+
+
+def _find_unread(module: ModuleConfig) -> Iterator[_Fault]:
+    for name, default in _OF_ACTOR_CRITICS.items() if module._target_ in _Q_MODULES else ():
+        if getattr(module, name) != default:
+            what = f"{module._target_.rpartition('.')[2]} does not support it"
+            yield name, what, show_value(getattr(module, name)), show_value(default)
+
+
 def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
+    yield from _find_unread(module)
     yield from _find_in_value_distribution(module)
     if module.action_distribution == "beta" and module.free_log_std:
         what = "module.action_distribution=beta does not have a standard deviation"

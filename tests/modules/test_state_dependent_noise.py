@@ -113,5 +113,8 @@ def test_options_that_do_not_fit() -> None:
         Trainer.from_experiment("ppo_pendulum", ["module.use_sde=true", "module.free_log_std=true"])
     with pytest.raises(ConfigError, match=r"module\.use_sde needs actions of a float Box"):
         Trainer.from_experiment("ppo_cartpole", ["module.use_sde=true"])
+    for experiment, module in {"sac_pendulum": "SACModule", "dqn_cartpole": "DoubleQModule"}.items():
+        with pytest.raises(ConfigError, match=rf"module\.use_sde: {module} does not support it"):
+            Trainer.from_experiment(experiment, ["module.use_sde=true"])
     with pytest.raises(ValueError, match=r"SACModule: module\.use_sde is set"):
         SACModule(VECTOR, VECTOR, CONFIG)
