@@ -29,6 +29,8 @@ DEFAULT_MODULE_ID = "default_policy"
 OBS = "obs"
 ACTIONS = "actions"
 REWARDS = "rewards"
+# Extra model output: recurrent states after each step.
+STATE_OUT = "state_out"
 # Columns that are fields of an episode; every other column is an extra model output.
 EPISODE_COLUMNS = (OBS, ACTIONS, REWARDS)
 # Column of replayed chunks: bool, whether the step only warms up recurrent states, so that losses ignore it.
@@ -189,6 +191,11 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         """Return the block with additional or replaced columns of the same number of rows."""
         return changed_copy(self, columns={**self.columns, **columns})
 
+    def for_auxiliary(self, module_id: str) -> ColumnBlock:
+        """Return the block for an auxiliary module, without the recurrent states of the module that acted."""
+        columns = {name: column for name, column in self.columns.items() if name != STATE_OUT}
+        return changed_copy(self, module_id=module_id, columns=columns)
+
     @property
     def extra_columns(self) -> list[str]:
         """Names of the extra model outputs."""
@@ -323,7 +330,7 @@ class Rollout(LeanPickle):
         if module_ids is None and not sources:
             return self
         copies = {
-            module_id: replace(self.blocks[source], module_id=module_id)
+            module_id: self.blocks[source].for_auxiliary(module_id)
             for module_id, source in sources.items()
             if source in self.blocks
         }

@@ -25,7 +25,7 @@ from runner.module_building.module_checks import SUPER_FIRST, ModuleCheck, find_
 from runner.module_building.module_spec import ModuleSpec
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
-from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, Connector
+from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, STATE_OUT, Connector
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.module_to_env_connectors import acting_space
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
@@ -80,16 +80,12 @@ def build_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltModule:
 def build_auxiliary_module(config: ExperimentConfig, spec: ModuleSpec, source: BuiltModule) -> BuiltModule:
     """Make a module that learns from the experiences of another one, with that module's pipelines for acting.
 
-    Raises:
-        ConfigError: the module is stateful, or an error of `build_acting_module`.
+    Raises the errors of `build_acting_module`.
     """
     with _errors_of(spec):
         module = _build_module(config, spec, source.env_to_module)
-    if module.is_stateful:
-        what = f"{spec.module_id} is an auxiliary module, for which no recurrent states are recorded"
-        where = f"multi_agent.modules.{spec.module_id}"
-        raise ConfigError([Problem(what, where, type(module).__name__, "a module with is_stateful = False")])
-    acting = BuiltActingModule(spec, module, source.env_to_module, source.module_to_env, source.recorded)
+    recorded = tuple(name for name in source.recorded if name != STATE_OUT)
+    acting = BuiltActingModule(spec, module, source.env_to_module, source.module_to_env, recorded)
     return _with_learner_pipeline(config, acting)
 
 
@@ -260,7 +256,7 @@ def _build_module(config: ExperimentConfig, spec: ModuleSpec, env_to_module: Env
             if not is_user_defined(module_class):
                 raise
             raise ConfigError([_unmade_module(error, where, spec.module._target_, module_class)]) from error
-    wrong = find_wrong_class(module) if is_user_defined(module_class) else None
+    wrong = find_wrong_class(module, acts=spec.trains_on is None) if is_user_defined(module_class) else None
     if wrong is not None:
         raise ConfigError([wrong])
     return module

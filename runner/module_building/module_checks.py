@@ -25,8 +25,8 @@ _DIST, _VALUES, _STATE = "action_dist_inputs", "vf_preds", "state_out"
 SUPER_FIRST = "call super().__init__(observation_space, action_space, config) in the first line of __init__"
 
 
-def find_wrong_class(module: RLModule) -> Problem | None:
-    """Find a mistake in the class of a user-defined module before calling its methods."""
+def find_wrong_class(module: RLModule, acts: bool = True) -> Problem | None:
+    """Find a mistake in the class of a user-defined module before calling its methods; `acts`: for agents."""
     part = type(module)
     name, where = part.__name__, place_of(part, "__init__")
     if "_parameters" not in vars(module) or not hasattr(module, "action_dist"):
@@ -34,7 +34,7 @@ def find_wrong_class(module: RLModule) -> Problem | None:
     if next(module.parameters(), None) is None:
         fix = "assign layers or nn.Parameters to attributes of the module, and lists of them as nn.ModuleList"
         return Problem(f"{name} does not have any parameters to learn", where, fix=fix)
-    for attribute, column in (("inputs", "state_in"), ("outputs", _STATE)):
+    for attribute, column in (("inputs", "state_in"), *([("outputs", _STATE)] if acts else ())):
         declared = getattr(module, attribute)
         if (column in declared) != module.is_stateful:
             what = f"{name}.{attribute} {'lacks' if module.is_stateful else 'contains'} {column}"

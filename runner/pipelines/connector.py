@@ -14,6 +14,7 @@ from runner.episodes import MultiAgentEpisode, SingleAgentEpisode, multi_agent_e
 from runner.episodes.columns import ACTIONS as ACTIONS
 from runner.episodes.columns import OBS as OBS
 from runner.episodes.columns import REWARDS as REWARDS
+from runner.episodes.columns import STATE_OUT as STATE_OUT
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.requirements import Requirements
@@ -39,7 +40,6 @@ STATE = "state"
 LOSS_MASK = "loss_mask"
 STATE_IN = "state_in"
 NEW_STATE_IN = "new_state_in"
-STATE_OUT = "state_out"
 NOISE = "noise"
 ACTION_NOISE = "action_noise"
 SEQ_LENS = "seq_lens"

@@ -40,10 +40,23 @@ class RewardModel(RLModule):
         return {"predictions": self.head(self.layers(batch["obs"])).squeeze(-1)}
 
 
-class StatefulRewardModel(RewardModel):
+class RememberingRewardModel(RewardModel):
+    """Predicts the sum of the rewards in the sequence so far, from its observations."""
+
     is_stateful = True
     inputs = ("obs", "state_in")
-    outputs = ("action_dist_inputs", "state_out")
+
+    def __init__(self, observation_space: Any, action_space: Any, config: Any) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.memory = nn.GRU(config.fcnet_hiddens[0], config.fcnet_hiddens[0], batch_first=True)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"h": torch.zeros(self.memory.hidden_size)}
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        assert not batch["state_in"]["h"].any(), "a sequence begins with the initial state"
+        features, _ = self.memory(self.layers(batch["obs"]), batch["state_in"]["h"].unsqueeze(0))
+        return {"predictions": self.head(features).squeeze(-1)}
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class RewardModelLoss(Loss):
         pass
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        return LossMetrics((module.forward_train(batch)["predictions"] - batch["rewards"]).square().mean())
+        return LossMetrics((module.outputs_at_steps(batch)["predictions"] - batch["rewards"]).square().mean())
 
 
 MODEL = (
@@ -125,6 +138,24 @@ def test_the_model_learns_the_reward() -> None:
         losses = [result["learners/model/total_loss"] for result in train(trainer, 40)]
     assert losses[0] > 0.3
     assert losses[-1] < 1e-2
+
+
+@pytest.mark.parametrize("memory", [[], ["module.use_gru=true", "module.lstm_cell_size=4"]])
+def test_a_model_with_memory(memory: list[str]) -> None:
+    """It does not get the states of the policy, which may be recurrent as well."""
+    model = MODEL.replace("RewardModel,", "RememberingRewardModel,")
+    overrides = [*MINIBATCHES, model, "module.max_seq_len=8", *memory]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        losses = [result["learners/model/total_loss"] for result in train(trainer, 20)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_replayed_sequences_of_a_model_with_memory(tmp_path: Path) -> None:
+    model = MODEL.replace("RewardModel,", "RememberingRewardModel,")
+    overrides = [*(one for one in DQN if one != MODEL), model, *IN_TURN, "algorithm.n_step=1"]
+    overrides += ["algorithm.replay_buffers.replay.batch_length_T=6"]
+    results = assert_resumes_exactly(lambda: Trainer.from_experiment("dqn_cartpole", overrides), tmp_path)
+    assert results[-1]["learners/model/total_loss"] is not None
 
 
 def test_separate_updates_equal_joint_updates() -> None:
@@ -206,7 +237,6 @@ PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
         ([MODEL, "multi_agent.agent_to_module={a: b}"], "CartPole-v1 has a single agent"),
         ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model acts for no agent"),
         ([MODEL.replace("fcnet_hiddens", "fcnet_hidens")], "unknown key multi_agent.modules.model.fcnet_hidens"),
-        ([MODEL.replace("RewardModel,", "StatefulRewardModel,")], "model is an auxiliary module"),
     ],
 )
 def test_mistakes(overrides: list[str], message: str) -> None:
@@ -231,7 +261,7 @@ def test_experiences_of_modules() -> None:
     assert rollout.of_modules(None, {}) is rollout
     of_all = rollout.of_modules(None, {"model": "a", "other": "b"})
     assert {id_: block.module_id for id_, block in of_all.blocks.items()} == {"model": "model", "a": "a"}
-    assert of_all.blocks["model"].columns is rollout.blocks["a"].columns
+    assert of_all.blocks["model"].columns["obs"] is rollout.blocks["a"].columns["obs"]
     assert list(rollout.of_modules(["model"], {"model": "a"}).blocks) == ["model"]
     own = Rollout({**rollout.blocks, "model": rollout.blocks["a"]}, 2)
     assert own.of_modules(None, {"model": "a"}).blocks["model"] is rollout.blocks["a"]
