@@ -414,8 +414,8 @@ class MultiAgentConfig:
         {},
         "module id: fields of the module block that differ for it; `algorithm` if another algorithm trains it "
         "(in `defaults`: - /algorithm@multi_agent.modules.ID.algorithm: dqn). `trains_on: ID` makes it an auxiliary "
-        "module, which acts for no agent and learns from the experiences of module ID; its other fields do not follow "
-        "the module block",
+        "module, which does not choose actions and learns from the experiences of module ID; its other fields do not "
+        "follow the module block",
     )
     multi_rl_module: dict[str, Any] | None = option(
         None,

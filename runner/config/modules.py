@@ -9,6 +9,8 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig, APPOConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_field, typed_fields
 from runner.config.errors import Problem, Where, show_value
+from runner.config.operators import AsyncGradientsConfig, ComputeGradientsConfig
+from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import MODULES, find_target_problems
 
@@ -45,6 +47,9 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
             yield Problem(f"{key}.{name}: {what}", place, got, expected)
         if module.critic_use_batchnorm:
             yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm, where)
+        if module.use_sde and config.env.is_external:
+            what = f"{key}.use_sde: noise cannot be kept for several steps of external simulators"
+            yield Problem(what, where(f"{key}.use_sde") or where("env.port"), "true", "false, or env.port=null")
         if module.vf_normalization != "none":
             yield from _find_unnormalized(f"{key}.vf_normalization", module.vf_normalization, config, algorithm, where)
         if algorithm.reset_interval is not None and module.load_state_path is not None:
@@ -67,6 +72,9 @@ def _find_split_updates(
         yield Problem(what, where("algorithm.microbatch_size"), got, "null")
 
 
+_GRADIENTS = (AsyncGradientsConfig, ComputeGradientsConfig)
+
+
 def _find_unnormalized(
     key: str, kind: str, config: ExperimentConfig, algorithm: AlgorithmConfig, where: Where
 ) -> Iterator[Problem]:
@@ -75,9 +83,13 @@ def _find_unnormalized(
         what = f"{key}: popart does not work with APPO, whose target network has another scale"
         yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none or symlog")
     if kind == "popart" and config.learners.num_learners > 1:
-        what = f"{key}: popart needs all rows of an update together"
+        what = f"{key}: popart does not work with several learners, each of which would have its own scale"
         got = f"learners.num_learners={config.learners.num_learners}"
         yield Problem(what, where("learners.num_learners"), got, "1, or symlog")
+    steps = steps_of(read_plan(config.algorithm.plan))
+    if kind == "popart" and any(isinstance(step.config, _GRADIENTS) for step in steps):
+        what = f"{key}: popart does not work with plans that compute gradients before an update"
+        yield Problem(what, where("algorithm.plan"), expected="TrainOneStep, or module.vf_normalization=symlog")
     if config.multi_agent.multi_rl_module is not None:
         what = f"{key} does not work with multi_agent.multi_rl_module, which may compute the values"
         yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none")
@@ -128,6 +140,8 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         what = "gSDE sets the standard deviation of Gaussian actions"
         expected = "false, or module.action_distribution=gaussian module.free_log_std=false"
         yield "use_sde", what, "true", expected
+    if module.sde_sample_freq != ModuleConfig.sde_sample_freq and not module.use_sde:
+        yield "sde_sample_freq", "it has no effect with module.use_sde=false", show_value(module.sde_sample_freq), "4"
     if module.initial_log_std and not (module.free_log_std or module.use_sde):
         what = "it has no effect with module.free_log_std=false"
         yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"

@@ -79,8 +79,8 @@ def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Ite
     for module_id, source in auxiliary.items():
         key = f"multi_agent.modules.{module_id}.trains_on"
         if module_id in (acting or [DEFAULT_MODULE_ID]):
-            what = f"{key}: {module_id} acts for agents, so it learns from its experiences"
-            yield Problem(what, where(key), source, "another id, or no trains_on")
+            what = f"{key}: {module_id} already acts for agents; an auxiliary module needs another id"
+            yield Problem(what, where(key), source)
         elif source in auxiliary:
             what = f"{key}: {source} is an auxiliary module and does not have experiences"
             yield Problem(what, where(key), source, ", ".join(acting) or DEFAULT_MODULE_ID)
@@ -135,7 +135,7 @@ def find_module_edit_problems(
             key = f"{OF_MODULES}.{module_id}.{pipeline}"
             yield from find_edit_problems(key, edits, where)
             if pipeline in PIPELINES[:2] and module_id in multi_agent.auxiliary_modules:
-                what = f"{key} has no effect, because {module_id} acts for no agent"
+                what = f"{key} has no effect, because {module_id} does not choose actions"
                 yield Problem(what, where(key), pipeline, "learner")
             if pipeline not in PIPELINES:
                 nearest = nearest_match(pipeline, PIPELINES)

@@ -15,7 +15,7 @@ from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.connectors import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
-from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, PIPELINES, added_connectors
+from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, PIPELINES, added_connectors, module_algorithm_key
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import (
     Definition,
@@ -71,8 +71,12 @@ def _lists_of(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, pi
     """Return dotted key -> edits of a pipeline, in order of application."""
     field = OF_ALGORITHM.get(pipeline)
     lists = {} if field is None else {f"{key}.{field}": getattr(algorithm, field)}
-    lists[f"connectors.{pipeline}"] = getattr(config.connectors, pipeline)
-    of_modules = config.connectors.modules
+    auxiliary = config.multi_agent.auxiliary_modules
+    own_id = next((id_ for id_ in auxiliary if module_algorithm_key(id_) == key), None)
+    if own_id is None:
+        lists[f"connectors.{pipeline}"] = getattr(config.connectors, pipeline)
+    ids = [own_id] if own_id is not None else [id_ for id_ in config.connectors.modules if id_ not in auxiliary]
+    of_modules = {id_: config.connectors.modules.get(id_, {}) for id_ in ids}
     return lists | {f"connectors.modules.{id_}.{pipeline}": of_modules[id_].get(pipeline, []) for id_ in of_modules}
 
 

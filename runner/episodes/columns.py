@@ -312,7 +312,8 @@ class Rollout(LeanPickle):
     Attributes:
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
-        unsplit: the unsplit blocks, for connectors that read other agents' rows; None if not split.
+        unsplit: the blocks of all modules before the rollout was split or reduced, for connectors that read the rows of
+            other agents; None: `blocks`.
     """
 
     blocks: Mapping[str, ColumnBlock]

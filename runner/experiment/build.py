@@ -97,7 +97,7 @@ def build_run(
         check_metrics(config, built_modules, callbacks)
         replay_memory = measure_replay(config, built_modules)
     recorded = check_recorded_data(config, acting) if RECORDED_DATA in needs_of(config) else {}
-    replay = open_recorded_replay(config, acting)
+    replay = open_recorded_replay(config, built_modules)
     reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
     held_out = None if reads_by_ray else build_held_out_evaluation(config, acting)
     _check_other_processes(config, acting)
@@ -139,7 +139,8 @@ def _begin(
 ) -> Plan:
     """Make the plan. Before it, fill the replay buffers with recorded steps, and send the policy to the env runners."""
     pipelines = {module_id: of_module.env_to_module for module_id, of_module in built_modules.items()}
-    context = PlanContext(config, parts, adapting_losses(config, built_modules), Standardisation(pipelines))
+    standardisation = Standardisation(pipelines, config.multi_agent.auxiliary_modules)
+    context = PlanContext(config, parts, adapting_losses(config, built_modules), standardisation)
     if replay is not None:
         replay.fill(context.replay_buffers, built_modules[DEFAULT_MODULE_ID])
     parts.broadcast_policy(shared_states(loaded) if loaded else {})

@@ -115,8 +115,9 @@ def _read_saved(
             )
         shared = shared_state_in(state).get(saved_id, {})
         values = compose_stored(mask_resolvers(config_of(manifest))[0], [], (), None).values
-        block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
-        activations = {name: value for name, value in block.items() if name.endswith("_activation")}
+        own = values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
+        block = own if "trains_on" in own else values["module"] | own
+        activations = {name: block[name] for name in block if name.endswith(("_activation", "vf_normalization"))}
         return SavedModule(source, saved_id, learners[saved_id], shared, activations)
 
 

@@ -16,7 +16,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, 
 from runner.experiment.first_sample import first_sample
 from runner.experiment.learner_builder import columns_of_learner
 from runner.experiment.recorded_data_builder import check_recorded_data
-from runner.module_building import BuiltModule, has_several_agents
+from runner.module_building import BuiltModule, acting_modules, has_several_agents
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import ReplayBuffer
@@ -84,11 +84,12 @@ def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, B
     names = config.algorithm.recorded_buffers
     if not names:
         return None
-    if has_several_agents({module_id: built.spec for module_id, built in built_modules.items()}):
+    acting = acting_modules(built_modules)
+    if has_several_agents({module_id: built.spec for module_id, built in acting.items()}):
         what = "replay buffers with several agents do not support recorded steps yet"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
-    source = check_recorded_data(config, built_modules).get(DEFAULT_MODULE_ID)
+    source = check_recorded_data(config, acting).get(DEFAULT_MODULE_ID)
     if source is None or source.may_be_endless:
         reason = (
             "only Ray Data can read this data" if source is None else "a function that yields episodes may never end"
@@ -96,9 +97,9 @@ def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, B
         what = f"replay buffers can only start with data that this process reads, but {reason}"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
-    of_module = built_modules[DEFAULT_MODULE_ID]
-    sampled = first_sample(config, built_modules).blocks[DEFAULT_MODULE_ID].columns
-    needed = {OBS, ACTIONS, REWARDS, *columns_of_learner(of_module.spec, of_module.module)}
+    sampled = first_sample(config, acting).blocks[DEFAULT_MODULE_ID].columns
+    read = [name for built in built_modules.values() for name in columns_of_learner(built.spec, built.module)]
+    needed = {OBS, ACTIONS, REWARDS, *read}
     unread = {name: column for name, column in sampled.items() if name not in needed}
     return RecordedReplay(tuple(names), source, tuple(name for name in sampled if name in needed), unread)
 

@@ -62,10 +62,11 @@ def build_replay_buffers(
 
 def _lookbacks(built_modules: Mapping[str, BuiltModule]) -> dict[str, int]:
     """Return the past steps that the learner pipelines on each module's experiences need."""
-    found: dict[str, int] = {}
-    for module_id, built in built_modules.items():
-        source = built.spec.trains_on or module_id
-        found[source] = max(found.get(source, 0), built.learner.requires.num_lookback)
+    found = {module_id: built.learner.requires.num_lookback for module_id, built in built_modules.items()}
+    for built in built_modules.values():
+        if built.spec.trains_on is not None:
+            needed = built.learner.requires.num_lookback
+            found[built.spec.trains_on] = max(found[built.spec.trains_on], needed)
     return found
 
 
@@ -112,6 +113,8 @@ def _misfits(key: str, buffer: ReplayBuffer, built: BuiltModule, num_learners: i
     if buffer.burn_in_len and num_learners > 1:
         what = "burn-in does not support several learners"
         yield Problem(what, f"{key}.burn_in_len, learners.num_learners", f"{num_learners} learners", "1 or 0 learners")
+    if built.spec.trains_on is not None:
+        return  # burn-in is for the module that acts
     if buffer.burn_in_len and not is_stateful:
         what = f"burn-in needs a recurrent module, but module {module_id} is not recurrent"
         yield Problem(what, f"{key}.burn_in_len", str(buffer.burn_in_len), "0, or module.use_lstm=true")

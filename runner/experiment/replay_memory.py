@@ -76,9 +76,13 @@ def measure_replay(
     if not buffers:
         return []
     rollout = first_sample(config, built_modules) if rollout is None else rollout
+    auxiliary = config.multi_agent.auxiliary_modules
+    rollout = rollout.of_modules(None, auxiliary)
     measured = []
     for name, buffer in buffers.items():
         stored = modules_stored_in(name, config, list(rollout.blocks))
+        if any(module_id not in auxiliary for module_id in stored):  # sampled steps have the ids of acting modules
+            stored = [module_id for module_id in stored if module_id not in auxiliary]
         row_bytes = sum(buffer.row_bytes(module_id, rollout.blocks[module_id]) for module_id in stored)
         measured.append(BufferMemory(name, buffer.capacity, row_bytes, len(stored)))
     check_fits(measured, available_memory())

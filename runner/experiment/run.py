@@ -69,7 +69,8 @@ class Run:
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
         records.write_files(trainer.parts)
         if trainer.addresses:
-            records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.module_specs))
+            acting = [spec for spec in trainer.module_specs if spec.trains_on is None]
+            records.announce(trainer.addresses, external_text(self._config, trainer.addresses, acting))
 
     def record(self, result: Result) -> None:
         """Record an iteration. If it meets a stop criterion, run the final evaluations first."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.config.errors import ConfigError, Problem
 from runner.config.operators import LEARNERS
 from runner.episodes.columns import Rollout
 from runner.learners.collective import Collective, SingleProcess
@@ -314,6 +315,9 @@ class Learner(Part):
         """
         self._consistency_check = None
         for key, of_network in in_present_layout(state)["learners"].items():
+            if key not in self._networks:
+                what = f"the checkpoint contains a module {key}, which does not exist in this configuration"
+                raise ConfigError([Problem(what, "multi_agent.modules", expected=", ".join(self._networks))])
             self._networks[key].set_state(of_network)
         for module_id, pipeline_state in state["pipelines"].items():
             self._pipelines[module_id].set_state(pipeline_state)

@@ -50,7 +50,7 @@ class PPOLoss(Loss):
         clipped_ratio = ratio.clamp(1 - cfg.clip_param, 1 + cfg.clip_param)
         policy_loss = -(ratio * advantages).minimum(clipped_ratio * advantages).mean()
 
-        vf_error = (module.value_scale(values) - module.value_scale(batch["value_targets"])).square()
+        vf_error = (module.normalize_values(values) - module.normalize_values(batch["value_targets"])).square()
         if cfg.vf_clip_param is not None:
             vf_error = vf_error.clamp(max=cfg.vf_clip_param)
         vf_loss = vf_error.mean()
@@ -71,9 +71,9 @@ class PPOLoss(Loss):
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
 
     def before_epochs(self, module: RLModule, batch: Mapping[str, Any]) -> None:
-        """Adapt the scale of the values to the train batch."""
+        """Update the scale of the values with the targets of the train batch."""
         targets = batch["value_targets"]
-        module.adapt_value_scale(targets[batch[LOSS_MASK]] if LOSS_MASK in batch else targets)
+        module.update_value_scale(targets[batch[LOSS_MASK]] if LOSS_MASK in batch else targets)
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of this update for reporting."""

@@ -165,10 +165,9 @@ class RemoteLearnerGroup(Part):
         """Put each learner's share of a rollout into Ray's object store, and return the references."""
         import ray
 
+        unsplit = rollout.unsplit or rollout.blocks if self._keeps_unsplit else None
         parts = split_rollout(rollout, self.num_learners, self._num_lookback)
-        if self._keeps_unsplit:
-            parts = [replace(part, unsplit=rollout.blocks) for part in parts]
-        return [ray.put(part) for part in parts]
+        return [ray.put(replace(part, unsplit=unsplit)) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Make each learner read batches from its reader from now on."""

@@ -96,6 +96,11 @@ def _learns_from_replay_only(config: ExperimentConfig, module_id: str) -> bool:
     return all(learns_from_replay_only(plan, id_) for id_ in (module_id, *auxiliary))
 
 
+def _is_replayed(config: ExperimentConfig, spec: ModuleSpec) -> bool:
+    """Return whether a module may learn from a replay buffer, an auxiliary module from its source's experiences."""
+    return any(is_replayed(module_id, config) for module_id in (spec.module_id, spec.trains_on) if module_id)
+
+
 def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) -> BuiltModule:
     """Add the learner pipeline, check it and the module, and move the module to the learner's device."""
     spec, module, device = acting.spec, acting.module, learner_device(config)
@@ -107,7 +112,7 @@ def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) 
             device,
             _edits(config, spec, "learner"),
             make_connector,
-            (*acting.recorded, *(REPLAYED if is_replayed(spec.trains_on or spec.module_id, config) else ())),
+            (*acting.recorded, *(REPLAYED if _is_replayed(config, spec) else ())),
             spec.module.max_seq_len if module.is_stateful else None,
             # Steps that were not replayed are single steps, and all have the same weight.
             {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
@@ -139,6 +144,16 @@ def _check_same_observations(acting: BuiltActingModule, learner: LearnerConnecto
     if unmatched is not None:
         raise ConfigError([unmatched])
     acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
+    if acts_on != learns_on and acting.spec.trains_on is not None:
+        module_id, source = acting.spec.module_id, acting.spec.trains_on
+        problem = Problem(
+            f"module {module_id} would learn from different observations than {source} acts on",
+            where=f"connectors.env_to_module, connectors.modules.{module_id}.learner",
+            got=f"{learns_on} in the learner pipeline of {module_id}",
+            expected=f"{acts_on}, as in the env_to_module pipeline",
+            fix=f"add the same connectors to connectors.modules.{module_id}.learner",
+        )
+        raise ConfigError([problem])
     if acts_on != learns_on:
         problem = Problem(
             "the module would learn from different observations than it acts on",

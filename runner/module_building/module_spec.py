@@ -82,7 +82,21 @@ def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
 
 
 def make_auxiliary_specs(config: ExperimentConfig, acting: Mapping[str, ModuleSpec]) -> dict[str, ModuleSpec]:
-    """Return the specification of each auxiliary module by id, with the spaces of the module that it trains on."""
+    """Return the specification of each auxiliary module by id, with the spaces of the module that it trains on.
+
+    Raises:
+        ConfigError: a module of this id acts, or the module that it trains on does not exist.
+    """
+    problems = []
+    for module_id, trains_on in config.multi_agent.auxiliary_modules.items():
+        where = f"multi_agent.modules.{module_id}.trains_on"
+        if module_id in acting:
+            problems.append(Problem(f"{module_id} already acts for agents", where, module_id, "another id"))
+        elif trains_on not in acting:
+            nearest = nearest_match(trains_on, list(acting))
+            problems.append(Problem(f"there is no module {trains_on}", where, trains_on, ", ".join(acting), nearest))
+    if problems:
+        raise ConfigError(problems)
     return {
         module_id: replace(
             acting[trains_on],

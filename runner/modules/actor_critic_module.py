@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +17,7 @@ from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.modules.target_networks import target_of
-from runner.modules.value_normalization import value_scale
+from runner.modules.value_normalization import make_value_scale
 
 # Standardised masks contain negative numbers for forbidden actions, so they can be detected.
 _UNFILTERED = "as returned by the environment (exclude the mask from MeanStdFilter with keys_to_leave)"
@@ -140,7 +138,7 @@ class ActorCriticModule(RLModule):
             self.num_noise, self.noise_steps = self.exploration.num_noise, config.sde_sample_freq
         self.pi = MLP(num_features, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
-        self.vf_scale = value_scale(config.vf_normalization, self.vf.layers)
+        self.vf_scale = make_value_scale(config.vf_normalization, self.vf.layers)
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return {} for a stateless module, otherwise {"h": (H,), "c": (H,)} (without "c" for a GRU).
@@ -169,10 +167,6 @@ class ActorCriticModule(RLModule):
             outputs["action_noise"] = self.exploration.forward(features, batch["noise"])
         return outputs
 
-    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw standard normal numbers `(*leading, num_noise)` for the exploration of gSDE."""
-        return stream.standard_normal((*leading, self.num_noise), np.float32)
-
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...).
 
@@ -200,14 +194,14 @@ class ActorCriticModule(RLModule):
             features, _ = through_memory(encoder, self.vf_memory, batch["obs"], batch["state_in"]["vf"])
         return self._values(features)
 
-    def value_scale(self, values: Tensor) -> Tensor:
+    def normalize_values(self, values: Tensor) -> Tensor:
         """Return values (B,) in the scale of `vf_normalization`."""
         return values if self.vf_scale is None else self.vf_scale.normalized(values)
 
-    def adapt_value_scale(self, targets: Tensor) -> None:
-        """Adapt this scale to the value targets (B,) of a train batch; the values do not change."""
+    def update_value_scale(self, targets: Tensor) -> None:
+        """Update the scale with the value targets (B,) of a train batch; the values do not change."""
         if self.vf_scale is not None:
-            self.vf_scale.adapt(targets)
+            self.vf_scale.update(targets)
 
     def _values(self, features: Tensor) -> Tensor:
         values = self.vf.forward(features).squeeze(-1)

@@ -127,7 +127,7 @@ def parameters_by_module(learners: Mapping[str, Any]) -> dict[str, Any]:
     """Return module id -> parameters by name, from the state of each learner of a group."""
     if ALL_MODULES not in learners:
         return {module_id: state["module"] for module_id, state in learners.items()}
-    found: dict[str, Any] = {}
+    found = {module_id: state["module"] for module_id, state in learners.items() if module_id != ALL_MODULES}
     for name, value in learners[ALL_MODULES]["module"].items():
         owner, _, rest = name.partition("].")
         if name.startswith("[") and rest:

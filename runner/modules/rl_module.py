@@ -75,12 +75,12 @@ class RLModule(nn.Module):
         """Return (target, network) for each target network; use `target_of` to make a target of a network."""
         return []
 
-    def value_scale(self, values: Tensor) -> Tensor:
+    def normalize_values(self, values: Tensor) -> Tensor:
         """Return values (B,) in the scale in which the loss compares `vf_preds` with their targets."""
         return values
 
-    def adapt_value_scale(self, targets: Tensor) -> None:
-        """Adapt this scale to the value targets (B,) of a train batch, without changing the values."""
+    def update_value_scale(self, targets: Tensor) -> None:
+        """Update the scale of `normalize_values` with value targets (B,), without changing the values."""
 
     def update_targets(self, tau: float) -> None:
         """Move each target towards its network: target <- target + tau (network - target)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_WEIGHT = 0.1
+_STEP_SIZE = 0.1
 _SMALLEST_STD = 1e-4
 
 
@@ -20,7 +20,7 @@ class SymlogScale(nn.Module):
         """Return the inverse of `normalized`."""
         return normalized.sign() * normalized.abs().expm1()
 
-    def adapt(self, targets: Tensor) -> None:
+    def update(self, targets: Tensor) -> None:
         """Do nothing: the scale is fixed."""
 
 
@@ -60,16 +60,16 @@ class PopArtScale(nn.Module):
         return normalized * self.std + self.mean
 
     @torch.no_grad()
-    def adapt(self, targets: Tensor) -> None:
+    def update(self, targets: Tensor) -> None:
         """Update the averages with the targets (B,) of a train batch."""
         [layer] = self._layer
         mean, std = self.mean.clone(), self.std
         self.num_batches += 1
-        weight = (1 / self.num_batches).clamp(min=_WEIGHT)
+        step_size = (1 / self.num_batches).clamp(min=_STEP_SIZE)
         difference = targets.mean() - mean
-        self.mean += weight * difference
+        self.mean += step_size * difference
         self.variance.copy_(
-            (1 - weight) * (self.variance + weight * difference.square()) + weight * targets.var(correction=0)
+            (1 - step_size) * (self.variance + step_size * difference.square()) + step_size * targets.var(correction=0)
         )
         layer.weight.mul_(std / self.std)
         layer.bias.mul_(std).add_(mean - self.mean).div_(self.std)
@@ -82,7 +82,7 @@ class PopArtScale(nn.Module):
 ValueScale = SymlogScale | PopArtScale
 
 
-def value_scale(kind: str, layers: nn.ModuleList) -> ValueScale | None:
+def make_value_scale(kind: str, layers: nn.ModuleList) -> ValueScale | None:
     """Return the scale of `module.vf_normalization` for a value function with these layers; None for `none`."""
     if kind == "none":
         return None

@@ -50,9 +50,13 @@ class Standardisation:
 
     Args:
         env_to_module: module id -> a pipeline equal to the runners'; it is not changed.
+        sources: auxiliary module -> the module whose observations it learns from.
     """
 
-    def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
+    def __init__(
+        self, env_to_module: Mapping[str, EnvToModulePipeline], sources: Mapping[str, str] | None = None
+    ) -> None:
+        self._sources = sources or {}
         self._filters = {module_id: copy.deepcopy(raw_filters(one)) for module_id, one in env_to_module.items()}
         self.is_needed = any(self._filters.values())
 
@@ -66,7 +70,9 @@ class Standardisation:
         if not self.is_needed:
             return rollout
         blocks = {
-            module_id: self._standardised(module_id, block, shared_state.get(module_id, {}))
+            module_id: self._standardised(
+                module_id, block, shared_state.get(self._sources.get(module_id, module_id), {})
+            )
             for module_id, block in rollout.blocks.items()
         }
         return replace(rollout, blocks=blocks)

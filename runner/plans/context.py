@@ -125,7 +125,9 @@ class PlanContext:
     def experiences_of(self, item: Experiences, module_ids: Collection[str] | None = None) -> Experiences:
         """Return the experiences of some or all modules; an auxiliary module gets a copy of its source's."""
         rollout = item.rollout.of_modules(module_ids, self.config.multi_agent.auxiliary_modules)
-        return item if rollout is item.rollout else replace(item, rollout=rollout)
+        if rollout is item.rollout:
+            return item
+        return replace(item, rollout=replace(rollout, unsplit=item.rollout.unsplit or item.rollout.blocks))
 
     def check_module_ids(self, operator: str, module_ids: Iterable[str]) -> None:
         """Raise `ConfigError` if the options of an operator contain a module that does not exist."""

@@ -17,7 +17,7 @@ def finish_update(
 ) -> TrainResult:
     """Send the new weights to env runners, call `on_update_end`, and return the result of the update.
 
-    Nothing is sent if only auxiliary modules were updated.
+    Weights are not sent if only auxiliary modules were updated.
 
     Args:
         context: context of the plan.

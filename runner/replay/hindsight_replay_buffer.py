@@ -5,13 +5,14 @@ Dimension letters: B sampled rows, L longest episode among them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from runner.episodes.columns import OBS, REWARDS, ColumnBlock
+from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.replay.goals import ACHIEVED, DESIRED, GoalJudge
 from runner.replay.replay_buffer import ReplayBuffer
 from runner.replay.row_ring import RowRing, Rows
@@ -60,6 +61,12 @@ class HindsightReplayBuffer(ReplayBuffer):
     def use_judge(self, judge: GoalJudge) -> None:
         """Set the object that computes rewards for other goals; call it before the first sample."""
         self._judge = judge
+
+    def check_written(self, rows: Rows, columns: Mapping[str, Column], lengths: Rows | None) -> None:
+        """Raise `ValueError` if the arguments of `write_columns` do not match, or contain rewards of other goals."""
+        if REWARDS in columns:
+            raise ValueError("rewards cannot be replaced, because sampled rewards may belong to other goals")
+        super().check_written(rows, columns, lengths)
 
     def _new_ring(self, module_id: str, capacity: int) -> RowRing:
         ring = super()._new_ring(module_id, capacity)

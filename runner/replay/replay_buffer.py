@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ChoiceError
-from runner.episodes.columns import BURN_IN, Column, ColumnBlock, Rollout
+from runner.episodes import nested
+from runner.episodes.columns import BURN_IN, REWARDS, Column, ColumnBlock, Rollout
 from runner.replay.env_steps import EnvSteps
 from runner.replay.row_ring import N_STEP, RowRing, Rows
 from runner.segments import Segment, find_segments
@@ -241,30 +242,41 @@ class ReplayBuffer:
     ) -> None:
         """Replace columns of sampled steps, such as latent states or rewards that a model has computed again.
 
-        Steps that were overwritten since are skipped, and so are chunks whose first step was. Of a step that was
+        Overwritten steps are skipped, and so is a chunk whose first step has been overwritten. Of a step that was
         sampled twice, the later values count.
 
         Args:
             module_id: module whose experiences they are.
             rows: rows (B,) of the sample, from `Replayed.rows` or `Experiences.replay_rows`.
-            columns: name of a recorded column, except `obs` -> new values (B, ...).
+            columns: name of a recorded column, except `obs` -> new values (B, ...). `rewards` need n_step 1, because
+                sampled rewards are otherwise sums over several steps.
             lengths: trained steps of each sampled chunk, which sum to B; None for chunks of one step.
 
         Raises:
-            ValueError: a column is unknown, or shapes do not match.
+            ValueError: a column is unknown or cannot be replaced, or shapes do not match.
         """
+        self.check_written(rows, columns, lengths)
         if self._shown:
             self._keep_shown()
         ring = self._rings[module_id]
         if lengths is None:
-            if self.gives_chunks:
-                raise ValueError("the buffer samples chunks of several steps, so `lengths` is needed")
             ring.replace(rows, columns)
             return
-        if int(lengths.sum()) != len(rows):
-            raise ValueError(f"lengths: {int(lengths.sum())} steps in all, but {len(rows)} rows")
         number = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # of the step in its chunk
         ring.replace(ring.steps_after(rows, number), columns)
+
+    def check_written(self, rows: Rows, columns: Mapping[str, Column], lengths: Rows | None) -> None:
+        """Raise `ValueError` if the arguments of `write_columns` do not match."""
+        if REWARDS in columns and self.n_step != (1, 1):
+            raise ValueError(f"rewards cannot be replaced, because sampled rewards are sums over n_step {self.n_step}")
+        if lengths is None and self.gives_chunks:
+            raise ValueError("the buffer samples chunks of several steps, so `lengths` is needed")
+        if lengths is not None and int(lengths.sum()) != len(rows):
+            raise ValueError(f"lengths: {int(lengths.sum())} steps in all, but {len(rows)} rows")
+        for name, column in columns.items():
+            wrong = [len(leaf) for leaf in nested.leaves(column) if len(leaf) != len(rows)]
+            if wrong:
+                raise ValueError(f"column {name}: {wrong[0]} values, but {len(rows)} rows")
 
     # -- contents ----------------------------------------------------------------------------------------------------
 

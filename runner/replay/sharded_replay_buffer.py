@@ -200,6 +200,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
 
         A sample that was drawn ahead keeps the old values.
         """
+        self.check_written(rows, columns, lengths)
         shards = rows % self.num_shards
         chunks = None if lengths is None else np.repeat(np.arange(len(lengths)), lengths)
         for index in np.unique(shards).tolist():

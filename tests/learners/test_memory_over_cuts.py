@@ -329,7 +329,7 @@ def test_loss_and_gradient_are_those_of_one_sequence_after_the_other(kind: str) 
         one = {name: output.flatten(0, 1) for name, output in naive.forward_train(rows).items()}
         attributes = {
             "action_dist": naive.action_dist,
-            "value_scale": naive.value_scale,
+            "normalize_values": naive.normalize_values,
             "outputs_at_steps": lambda _, b, one=one: one,
         }
         shell = type("Shell", (), attributes)()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,7 @@ from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule, SACModule
 from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.pipelines.noise_connectors import AddNoiseToBatch
+from runner.rows.running_episodes import RunningAgentEpisodes
 from tests.conftest import QUICK
 from tests.learners.loss_contract import LossContract
 from tests.support.resuming import assert_resumes_exactly
@@ -74,18 +75,47 @@ class _Rows:
         return 2
 
 
-def test_noise_is_kept_for_some_steps() -> None:
-    module = ActorCriticModule(VECTOR, VECTOR, ModuleConfig(fcnet_hiddens=[8], use_sde=True, sde_sample_freq=3))
-    connector, drawn = AddNoiseToBatch(), []
-    connector.use_stream(np.random.default_rng(0))
-    for _ in range(7):
+@pytest.mark.parametrize("sample_freq", [3, 100, 512])
+def test_noise_is_kept_for_some_steps(sample_freq: int) -> None:
+    """Also from one block of drawn noise to the next, and by a connector that continues from a state."""
+    config = ModuleConfig(fcnet_hiddens=[8], use_sde=True, sde_sample_freq=sample_freq)
+    module, connector, rows = ActorCriticModule(VECTOR, VECTOR, config), AddNoiseToBatch(), cast(Any, _Rows())
+    stream, drawn = np.random.default_rng(0), []
+    connector.use_stream(stream)
+    for step in range(1, 1100):
         batch: dict[str, Any] = {}
-        rows: Any = _Rows()
         connector(rl_module=module, batch=batch, episodes=rows, explore=True)
         drawn.append(batch["noise"])
+        if step % 70 == 0:
+            state, connector = connector.get_state(), AddNoiseToBatch()
+            connector.use_stream(stream)
+            connector.set_state(state)
     changes = [not np.array_equal(first, second) for first, second in pairwise(drawn)]
-    assert changes == [False, False, True, False, False, True]
+    assert changes == [step % sample_freq == 0 for step in range(1, 1099)]
     assert not np.array_equal(drawn[0][0], drawn[0][1])
+
+
+class _Agents(_Rows):
+    max_rows = 4
+
+    def __init__(self, slots: list[int]) -> None:
+        self.slots = np.array(slots)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return RunningAgentEpisodes
+
+
+def test_noise_belongs_to_an_agent() -> None:
+    config = ModuleConfig(fcnet_hiddens=[8], use_sde=True, sde_sample_freq=8)
+    module, connector, drawn = ActorCriticModule(VECTOR, VECTOR, config), AddNoiseToBatch(), []
+    for slots in ([0, 1, 2], [2, 0], [3, 1]):
+        batch: dict[str, Any] = {}
+        agents: Any = _Agents(slots)
+        connector(rl_module=module, batch=batch, episodes=agents, explore=True)
+        drawn.append(batch["noise"])
+    np.testing.assert_array_equal(drawn[1], drawn[0][[2, 0]])
+    np.testing.assert_array_equal(drawn[2][1], drawn[0][1])
 
 
 class TestPPOLossContract(LossContract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,9 +18,11 @@ from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import ConfigError
 from runner.config.fields import option
 from runner.episodes.columns import Rollout
+from runner.experiment.replay_builder import _lookbacks
 from runner.learners.loss import Loss
 from runner.modules import RLModule
-from runner.plans import Experiences
+from runner.pipelines.raw_observations import Standardisation
+from runner.plans import Experiences, PlanContext
 from tests.conftest import ROOT
 from tests.support.resuming import assert_resumes_exactly, train
 
@@ -67,6 +70,8 @@ class RewardModelConfig(AlgorithmConfig):
 
 
 class RewardModelLoss(Loss):
+    """The squared error of the predictions."""
+
     reads = ("obs", "rewards")
     needs = ("predictions",)
 
@@ -75,6 +80,16 @@ class RewardModelLoss(Loss):
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         return LossMetrics((module.outputs_at_steps(batch)["predictions"] - batch["rewards"]).square().mean())
+
+
+class WeightedLoss(RewardModelLoss):
+    """Reads a column that only replayed steps have."""
+
+    reads = ("obs", "rewards", "weights")
+
+    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
+        assert batch["weights"].shape == batch["rewards"].shape
+        return super().__call__(module, batch, is_reporting)
 
 
 MODEL = (
@@ -230,12 +245,12 @@ PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
     ("overrides", "message"),
     [
         ([MODEL.replace("on: default_policy", "on: defualt_policy")], "trains_on contains defualt_policy"),
-        ([MODEL.replace("modules.model=", "modules.default_policy=")], "default_policy acts for agents"),
+        ([MODEL.replace("modules.model=", "modules.default_policy=")], "default_policy already acts for agents"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [modle]}}}}]"], "TrainOneStep contains an unknown module"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [default_policy]}}}}]"], "the plan does not train this module"),
         ([MODEL, "algorithm.plan=[AsyncGradients, ApplyGradients]"], "the plan does not train this module"),
         ([MODEL, "multi_agent.agent_to_module={a: b}"], "CartPole-v1 has a single agent"),
-        ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model acts for no agent"),
+        ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model does not choose actions"),
         ([MODEL.replace("fcnet_hiddens", "fcnet_hidens")], "unknown key multi_agent.modules.model.fcnet_hidens"),
     ],
 )
@@ -251,6 +266,100 @@ def test_an_auxiliary_module_of_an_auxiliary_module() -> None:
         Trainer.from_experiment("ppo_cartpole", [*PPO, second]).close()
 
 
+def test_a_removed_module_is_reported(tmp_path: Path) -> None:
+    with Trainer.from_experiment("ppo_cartpole", PPO) as trainer:
+        state = trainer.get_state()
+    with (
+        Trainer.from_experiment("ppo_cartpole", MINIBATCHES) as trainer,
+        pytest.raises(ConfigError, match="contains a module model, which does not exist in this configuration"),
+    ):
+        trainer.set_state(state)
+
+
+@pytest.mark.parametrize(("module_id", "source"), [("q_agent_0", "q_agent_1"), ("model", "q_agent_7")])
+def test_ids_that_only_the_environment_shows(module_id: str, source: str) -> None:
+    model = MODEL.replace("modules.model=", f"modules.{module_id}=").replace("default_policy", source)
+    overrides = [*MINIBATCHES, "multi_agent.agent_to_module={agent_0: 'q_{agent}', agent_1: 'q_{agent}'}", model]
+    with pytest.raises(ConfigError, match=r"q_agent_0 already acts for agents|there is no module q_agent_7"):
+        Trainer.from_experiment("ppo_multi_agent_cartpole", overrides).close()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.plan=[ParallelRollouts, ConcatBatches, ComputeGradients, ApplyGradients]"],
+        ["connectors.learner=[{replace: GeneralAdvantageEstimation, connector: "
+         "{_target_: runner.pipelines.GeneralAdvantageEstimation, gamma: 0.9, lambda_: 1}}]"],
+    ],
+    ids=["gradients", "edits of all modules"],
+)  # fmt: skip
+def test_what_works_with_a_model(overrides: list[str]) -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*PPO, *overrides]) as trainer:
+        assert train(trainer, 1)[0]["learners/model/total_loss"] > 0
+
+
+def test_burn_in_is_for_the_policy() -> None:
+    small = ["tracking=none", "evaluation=none", "module.fcnet_hiddens=[8]", "module.lstm_cell_size=8", MODEL]
+    buffer = ["algorithm.replay_buffers.replay.burn_in_len=4", "module.max_seq_len=24"]
+    overrides = [*small, *buffer, "algorithm.train_batch_size_per_learner=80", "algorithm.training_intensity=20"]
+    overrides += ["algorithm.num_steps_sampled_before_learning_starts=100"]
+    with Trainer.from_experiment("dqn_stateless_cartpole_lstm", overrides) as trainer:
+        assert train(trainer, 1)[0]["learners/model/total_loss"] > 0
+
+
+# -- a buffer of its own -----------------------------------------------------------------------------------------------
+
+OWN_BUFFER = (
+    "algorithm.plan=[{Concurrently: {output_indexes: [0, 1], plans: [[ParallelRollouts, {Duplicate: {plans: ["
+    "[ConcatBatches, {TrainOneStep: {modules: [default_policy]}}], [{SelectExperiences: {modules: [model]}}, "
+    "StoreToReplayBuffer]]}}], [{Replay: {num_env_steps: 16}}, TrainOneStep]]}}]",
+    "algorithm.replay_buffers={replay: {_target_: runner.replay.ReplayBuffer, capacity: 1000}}",
+)
+
+
+def test_a_buffer_of_its_own() -> None:
+    """It has the weights, the lookback and the memory of the model's experiences."""
+    lookback = (
+        "{trains_on: default_policy, fcnet_hiddens: [8], "
+        f"_target_: {HERE}.RewardModel, algorithm: {{schema: {HERE}.RewardModelConfig, loss: {HERE}.WeightedLoss}}}}"
+    )
+    overrides = [*MINIBATCHES, f"+multi_agent.modules.model={lookback}", *OWN_BUFFER]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        [memory] = trainer.replay_memory
+        assert memory.row_bytes >= 4 * 4 + 4 + 8, "obs, rewards and actions"
+        results = train(trainer, 4)
+    assert any(result.get("learners/model/total_loss", 0) > 0 for result in results)
+
+
+def test_lookback_of_both_buffers() -> None:
+    """A buffer keeps the past steps that the model's pipeline reads, of its own rows and of the policy's."""
+    policy = SimpleNamespace(spec=SimpleNamespace(trains_on=None), learner=_pipeline_with_lookback(1))
+    model = SimpleNamespace(spec=SimpleNamespace(trains_on="default_policy"), learner=_pipeline_with_lookback(3))
+    built: Any = {"default_policy": policy, "model": model}
+    assert _lookbacks(built) == {"default_policy": 3, "model": 3}
+
+
+def _pipeline_with_lookback(num_lookback: int) -> SimpleNamespace:
+    return SimpleNamespace(requires=SimpleNamespace(num_lookback=num_lookback))
+
+
+def test_observations_of_the_buffer_are_standardised() -> None:
+    """Its observations get the statistics of the module whose experiences they are."""
+    filters = ["connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, connector: "
+               "{_target_: runner.pipelines.MeanStdFilter}}]"]  # fmt: skip
+    overrides = [*(one for one in DQN if one != MODEL), MODEL, *IN_TURN, *filters]
+    with Trainer.from_experiment("dqn_cartpole", overrides) as trainer:
+        trainer.train()
+        pipelines = {id_: built.env_to_module for id_, built in trainer._built_modules.items()}
+        shared = trainer.parts.shared_state
+        [sampled] = [part.buffer.sample(32).rollout for part in trainer.parts.replay_buffers]
+    of_model = sampled.of_modules(["model"], {"model": "default_policy"})
+    standardised = Standardisation(pipelines, {"model": "default_policy"})(of_model, shared).blocks["model"]
+    expected = Standardisation(pipelines)(sampled, shared).blocks["default_policy"]
+    assert not np.allclose(expected.columns["obs"], sampled.blocks["default_policy"].columns["obs"])
+    np.testing.assert_array_equal(standardised.columns["obs"], expected.columns["obs"])
+
+
 # -- experiences -------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +372,12 @@ def test_experiences_of_modules() -> None:
     assert {id_: block.module_id for id_, block in of_all.blocks.items()} == {"model": "model", "a": "a"}
     assert of_all.blocks["model"].columns["obs"] is rollout.blocks["a"].columns["obs"]
     assert list(rollout.of_modules(["model"], {"model": "a"}).blocks) == ["model"]
+    multi_agent = SimpleNamespace(auxiliary_modules={"model": "a"})
+    context: Any = SimpleNamespace(config=SimpleNamespace(multi_agent=multi_agent))
+    both = Experiences(Rollout({"a": rollout.blocks["a"], "b": rollout.blocks["a"]}, 2))
+    selected = PlanContext.experiences_of(context, both, ["a", "model"]).rollout
+    assert list(selected.blocks) == ["model", "a"]
+    assert list(selected.unsplit or ()) == ["a", "b"], "connectors may read the rows of all agents"
     own = Rollout({**rollout.blocks, "model": rollout.blocks["a"]}, 2)
     assert own.of_modules(None, {"model": "a"}).blocks["model"] is rollout.blocks["a"]
 
@@ -280,7 +395,6 @@ def test_the_example_learns_from_imagined_steps(monkeypatch: pytest.MonkeyPatch,
         return Trainer.from_experiment("imagined_pendulum", overrides, config_dir=folder)
 
     results = assert_resumes_exactly(make, tmp_path, cuts=(5, 6))
-    steps = results[-1]["num_env_steps_trained_lifetime"]
     assert results[-1]["learners/world_model/reward_error"] > 0
-    assert results[-1]["learners/default_policy/qf_loss"] > 0
-    assert steps > 0
+    num_updates = [results[-1][f"learners/{id_}/num_minibatch_updates"] for id_ in ("world_model", "default_policy")]
+    assert num_updates[1] == 2 * num_updates[0], "one update on replayed steps and one on imagined steps"

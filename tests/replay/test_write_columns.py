@@ -10,7 +10,7 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.episodes.columns import ColumnBlock, Rollout
-from runner.replay import PrioritizedReplayBuffer, ReplayBuffer, ShardedReplayBuffer
+from runner.replay import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, ShardedReplayBuffer
 
 MODULE = "default_policy"
 
@@ -84,7 +84,10 @@ def test_overwritten_steps_are_skipped() -> None:
     buffer.write_columns(MODULE, sampled.rows[MODULE], {"rewards": np.full(9, -1, np.float32)}, block.lengths)
     found = rewards_by_action(buffer)
     assert all(found[action] == action for action in range(100, 106)), "newer steps must keep their rewards"
-    assert set(found.values()) <= {-1.0, *map(float, found)}
+    is_held = sampled.rows[MODULE] >= buffer._rings[MODULE].oldest  # the first step of the chunk
+    changed = {action for action, reward in found.items() if reward == -1}
+    assert changed == set(block.columns["actions"][is_held].tolist())
+    assert 0 < np.count_nonzero(is_held) < 9, "some of the chunks must be held"
 
 
 def test_shards() -> None:
@@ -129,12 +132,33 @@ def test_checkpoints_contain_the_new_values(tmp_path: Path) -> None:
         assert int((rewards == -5).sum()) == expected, name
 
 
+def test_rewards_that_are_not_stored() -> None:
+    """Sums over several steps and rewards of other goals must not replace the rewards of steps."""
+    buffer = ReplayBuffer(100, n_step=3)
+    buffer.add(rollout_of(0, 20, "a"))
+    sampled = buffer.sample(6)
+    with pytest.raises(ValueError, match="sums over n_step"):
+        buffer.write_columns(MODULE, sampled.rows[MODULE], {"rewards": np.zeros(6, np.float32)})
+    buffer.write_columns(MODULE, sampled.rows[MODULE], {"actions": np.zeros(6, np.int64)})
+    with pytest.raises(ValueError, match="belong to other goals"):
+        HindsightReplayBuffer(100).write_columns(MODULE, np.zeros(6, np.int64), {"rewards": np.zeros(6)})
+
+
+def test_shards_check_before_they_write() -> None:
+    buffer = ShardedReplayBuffer(60, num_shards=2)
+    buffer.use_lookback({})
+    buffer.add(rollout_of(0, 8, "a"))
+    rows = buffer.sample(4).rows[MODULE]
+    with pytest.raises(ValueError, match="column rewards: 5 values, but 4 rows"):
+        buffer.write_columns(MODULE, rows, {"rewards": np.zeros(5, np.float32)})
+
+
 @pytest.mark.parametrize(
     ("columns", "lengths", "message"),
     [
         ({"reward": np.zeros(6, np.float32)}, None, "reward is not a column of the steps.*actions, rewards, latent"),
         ({"obs": np.zeros((6, 1), np.float32)}, None, "obs is not a column"),
-        ({"rewards": np.zeros(5, np.float32)}, None, r"column rewards: got shape \(5,\), expected \(6,\)"),
+        ({"rewards": np.zeros(5, np.float32)}, None, "column rewards: 5 values, but 6 rows"),
         ({"rewards": np.zeros((6, 1), np.float32)}, None, r"got shape \(6, 1\), expected \(6,\)"),
         ({"rewards": np.zeros(6, np.float32)}, np.array([2, 3]), "5 steps in all, but 6 rows"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem, Where, nearest_match, show_value
@@ -98,9 +98,18 @@ class ItemCheck:
         if isinstance(step.config, SelectExperiencesConfig) and not step.config.modules:
             what = f"{step.key}: SelectExperiences without modules drops every item"
             self._add(what, step, "[]", "modules: ids of the modules to keep")
+        if isinstance(step.config, TrainOneStepConfig) and step.config.modules is not None:
+            self._check_trained(step, step.config.modules, items)
         if isinstance(step.config, BranchesConfig):
             return self._given_by_branches(step, step.config, items)
         return (items if step.takes is not None else None) if step.gives is None else step.gives
+
+    def _check_trained(self, step: PlanStep, modules: Sequence[str], items: Items) -> None:
+        if not modules:
+            self._add(f"{step.key}: TrainOneStep without modules trains nothing", step, "[]", "null, or module ids")
+        if RECORDED_BATCHES in (items or ()):
+            what = f"{step.key}: recorded batches train all modules, so `modules` has no effect"
+            self._add(what, step, f"modules: {show_value(list(modules))}", "null")
 
     def _given_by_branches(self, step: PlanStep, config: BranchesConfig, items: Items) -> Items:
         begins = not isinstance(config, DuplicateConfig)

@@ -9,6 +9,7 @@ from runner.config.errors import Problem, Where
 from runner.config.operators import (
     ApplyGradientsConfig,
     AsyncRequestsConfig,
+    ComputeGradientsConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
     TrainOneStepConfig,
@@ -76,6 +77,7 @@ def find_untrained_auxiliary_modules(config: ExperimentConfig, where: Where) -> 
     if any(step.config is None for step in steps):
         return  # a custom operator may train them
     trained = [step.config.modules for step in steps if isinstance(step.config, TrainOneStepConfig)]
+    trained += [None for step in steps if isinstance(step.config, ComputeGradientsConfig)]
     reads = any(isinstance(step.config, ReadRecordedConfig) for step in steps)
     for module_id in config.multi_agent.trained_modules(list(config.multi_agent.auxiliary_modules)):
         key = f"multi_agent.modules.{module_id}"

@@ -110,8 +110,9 @@ class SelectExperiences(Operator):
 
     def transform(self, item: Experiences) -> list[Experiences]:
         """Return the item reduced to these modules, or nothing if it does not contain any of them."""
-        selected = self.context.experiences_of(item, self.options.modules)
-        return [selected] if selected.rollout.blocks else []
+        auxiliary = self.context.config.multi_agent.auxiliary_modules
+        selected = item.rollout.of_modules(self.options.modules, auxiliary)
+        return [replace(item, rollout=selected)] if selected.blocks else []
 
 
 class StandardizeFields(Operator):
