@@ -63,7 +63,8 @@ EXPERIMENTS = {
     **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
     **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),
     **dict.fromkeys(("appo_misbehaving_cartpole", "dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
-    **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
+    **dict.fromkeys(("dqn_lunarlander", "sac_lunarlander_continuous"), 3),
+    "dqn_stateless_cartpole_lstm": 10,
 }
 
 
