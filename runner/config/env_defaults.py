@@ -16,6 +16,7 @@ import numpy as np
 from runner.config.callables import made_arguments
 from runner.config.env_ids import GROUP, env_option, id_table
 from runner.config.imports import import_target
+from runner.config.mujoco_warnings import log_mujoco_warnings
 from runner.config.paths import conf_dir, list_options
 from runner.config.yaml_files import read_yaml
 
@@ -82,6 +83,7 @@ def _make(content: Mapping[str, Any]) -> Any:
     if "_target_" in block:
         made = import_target(block["_target_"], "env._target_", or_function=True)(**arguments)
     else:
+        log_mujoco_warnings(block["env"])
         made = gymnasium.make(block["env"], disable_env_checker=True, **arguments)
     for index, wrapper in enumerate(block.get("wrappers", ())):
         where = f"env.wrappers.{index}"

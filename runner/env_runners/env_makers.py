@@ -17,6 +17,7 @@ from runner.config.blocks import ASYNC
 from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.mujoco_warnings import log_mujoco_warnings
 from runner.config.schemas import EnvConfig
 from runner.config.user_code import problem_of
 from runner.env_runners.env_closing import close_environments
@@ -146,6 +147,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
     is_batched = num_envs > 1 and all(map(makes_all_at_once, wrappers)) and has_batched_implementation(name)
     if mode == "vector_entry_point" or (mode == "auto" and is_batched):
         return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
+    log_mujoco_warnings(name)
     return gym.make(name, disable_env_checker=True, **arguments)
 
 
