@@ -127,8 +127,8 @@ repeats the measurements, and `make learning-table` writes this page from
 3. *Env steps* and *return* are inter-quartile means (IQM) over seeds, with 95 % bootstrap intervals in brackets
    ([rliable](https://arxiv.org/abs/2108.13264)). For a seed that misses the target, the number of env steps is its
    limit.
-4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander`, `dqn_stateless_cartpole_lstm` and
-   `sac_lunarlander_continuous`, which run three seeds.
+4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander` and `sac_lunarlander_continuous`, which run
+   three seeds.
 5. Runs end at the target, so do not expect returns far above it.
 6. Experiments with a *published* return train for the number of env steps of the published run. Their return is the
    mean of 20 greedy evaluation episodes at the end. *Env steps to it* is the median of the seeds whose training
@@ -146,7 +146,6 @@ runner play zoo:ppo_sb3_cartpole -o cartpole.gif
 LIMITATIONS = """\
 ## Limitations
 
-- `dqn_stateless_cartpole_lstm` reaches its target on some seeds and machines only.
 - `ppo_atari_breakout`, `dqn_atari_breakout` and other experiments that are not in the tables above have
   not been measured.
 - The zoo lacks policies of experiments with several agents, because a policy file holds a single module.

@@ -49,7 +49,7 @@ PROMISES = {
     "dqn_cartpole_compiled": (450, 100_000),
     "dqn_lunarlander": (154, 100_000),
     "dqn_minatar_breakout": (5, 1_000_000),
-    "dqn_stateless_cartpole_lstm": (350, 200_000),
+    "dqn_stateless_cartpole_lstm": (350, 300_000),
     "her_bit_flipping": (-7.2, 50_000),
     "impala_cartpole": (450, 1_000_000),
     "a3c_cartpole": (450, 800_000),

@@ -105,6 +105,7 @@ ENVIRONMENTS = {
     "lunarlander": "LunarLander",
     "masked_cartpole": "CartPole",
     "minatar": "MinAtar Breakout",
+    "minatar_gymnax": "MinAtar",
     "minigrid": "MiniGrid",
     "misbehaving_cartpole": "CartPole",
     "multi_agent_cartpole": "two-agent CartPole",
