@@ -128,7 +128,7 @@ repeats the measurements, and `make learning-table` writes this page from
    ([rliable](https://arxiv.org/abs/2108.13264)). For a seed that misses the target, the number of env steps is its
    limit.
 4. Hyperparameters were chosen on other seeds, except for `dqn_lunarlander` and `sac_lunarlander_continuous`, which run
-   three seeds.
+   three seeds, and for the replay buffer of `dqn_stateless_cartpole_lstm`, which was enlarged after seed 1 was known.
 5. Runs end at the target, so do not expect returns far above it.
 6. Experiments with a *published* return train for the number of env steps of the published run. Their return is the
    mean of 20 greedy evaluation episodes at the end. *Env steps to it* is the median of the seeds whose training
