@@ -68,7 +68,7 @@ def needs_several_agents(multi_agent: MultiAgentConfig) -> bool:
         multi_agent,
         modules={id_: fields for id_, fields in multi_agent.modules.items() if id_ not in auxiliary},
         algorithm_config_overrides_per_module={id_: one for id_, one in overrides.items() if id_ not in auxiliary},
-        modules_to_train=None,
+        modules_to_train=None if auxiliary else multi_agent.modules_to_train,
     )
     return others != MultiAgentConfig()
 

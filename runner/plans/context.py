@@ -131,8 +131,8 @@ class PlanContext:
 
     def check_module_ids(self, operator: str, module_ids: Iterable[str]) -> None:
         """Raise `ConfigError` if the options of an operator contain a module that does not exist."""
-        known = list(self.learners.modules)
-        for module_id in [module_id for module_id in module_ids if module_id not in known]:
+        for module_id in [module_id for module_id in module_ids if module_id not in self.learners.modules]:
+            known = list(self.learners.modules)
             what = f"{operator} contains module {module_id}, which does not exist in this run"
             nearest = nearest_match(module_id, known)
             raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])

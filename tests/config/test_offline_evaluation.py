@@ -29,7 +29,7 @@ TYPES = "eval_loss, is, wis, pdis, wpdis, dm, dr, wdr"
 NETWORK_KEYS = (
     "fcnet_hiddens, fcnet_activation, fcnet_kernel_initializer, "
     "fcnet_kernel_initializer_kwargs, fcnet_bias_initializer, "
-    "fcnet_bias_initializer_kwargs, fcnet_use_layernorm, conv_filters, conv_activation, "
+    "fcnet_bias_initializer_kwargs, fcnet_use_layernorm, conv_filters, conv_activation, conv_use_layernorm, "
     "conv_kernel_initializer, conv_kernel_initializer_kwargs, conv_bias_initializer, "
     "conv_bias_initializer_kwargs"
 )

@@ -189,7 +189,11 @@ ENVS = {"Corridor": Corridor, "Line": Line}
             r"IQLModule cannot be recurrent: module\.use_lstm",
         ),
         (["algorithm=iql", "module=iql", "module.vf_share_layers=true"], "Line", r"module\.vf_share_layers is true"),
-        (["algorithm=cql", "module=sac", "module.free_log_std=true"], "Line", r"module\.free_log_std is set"),
+        (
+            ["algorithm=cql", "module=sac", "module.free_log_std=true"],
+            "Line",
+            r"free_log_std: SACModule does not support it",
+        ),
         (
             [
                 *("algorithm=cql", "module=sac"),

@@ -30,12 +30,14 @@ class TrainOneStep(Operator):
     """
 
     is_counted = True
-    options: TrainOneStepConfig
+    options: TrainOneStepConfig | None
     _prefetching: UpdatesWithPrefetch | None = None
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        context.check_module_ids("TrainOneStep", self.options.modules or ())
+        # A custom subclass with other options updates all modules.
+        self._modules = None if self.options is None else self.options.modules
+        context.check_module_ids("TrainOneStep", self._modules or ())
 
     def transform(self, item: Experiences | RecordedBatches) -> list[TrainResult]:
         """Update on an item, and return its metrics."""
@@ -52,7 +54,7 @@ class TrainOneStep(Operator):
 
     def selected(self, item: Experiences) -> Experiences:
         """Return the experiences of the modules to update."""
-        return self.context.experiences_of(item, self.options.modules)
+        return self.context.experiences_of(item, self._modules)
 
     def _trained_on_recorded(self, item: RecordedBatches, num_env_steps: int) -> TrainResult:
         result = item.train(self.context.learners, num_env_steps)
