@@ -7,11 +7,15 @@ from functools import cache
 
 _log = logging.getLogger(__name__)
 _ENTRY_POINTS = "gymnasium.envs.mujoco"
+_TIME = " Time = "  # before the time of the simulation, which differs from warning to warning
 _OF_MODEL_FILES = "compiler attribute 'settotalmass' is deprecated"  # Gymnasium's, which users cannot change
 
 
 def log_mujoco_warnings(env_id: str) -> None:
-    """Log the warnings of MuJoCo in this process, each text once, if a Gymnasium id belongs to a MuJoCo environment."""
+    """Log the warnings of MuJoCo in this process, each one once, if a Gymnasium id belongs to a MuJoCo environment.
+
+    A handler that user code has set is kept.
+    """
     import gymnasium  # takes a tenth of a second
 
     spec = gymnasium.registry.get(env_id)
@@ -25,10 +29,11 @@ def _set_handler() -> None:
         import mujoco
     except ImportError:  # reported by the environment
         return
-    mujoco.set_mju_user_warning(_handle)
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(lambda text: _log_once(text.partition(_TIME)[0]))
 
 
 @cache
-def _handle(text: str) -> None:
+def _log_once(text: str) -> None:
     if not text.startswith(_OF_MODEL_FILES):
         _log.warning("MuJoCo: %s", text)

@@ -313,7 +313,7 @@ class Rollout(LeanPickle):
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
         unsplit: the blocks of all modules before the rollout was split or reduced, for connectors that read the rows of
-            other agents; None: `blocks`.
+            other agents, or None if they are equal to `blocks`.
     """
 
     blocks: Mapping[str, ColumnBlock]
@@ -325,7 +325,7 @@ class Rollout(LeanPickle):
         """Return the experiences of some modules.
 
         Args:
-            module_ids: ids of the modules; None: all modules, also the auxiliary ones.
+            module_ids: ids of the modules, or None for all acting and auxiliary modules.
             sources: auxiliary module -> the module whose block it gets, unless the rollout has a block for it.
         """
         if module_ids is None and not sources:

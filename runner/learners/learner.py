@@ -46,7 +46,7 @@ class Learner(Part):
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         collective: learners in other processes that update the same modules synchronously, or None.
         consistency_check: check of the first train batch of each module, or None.
-        acting: keys of the networks that env runners use; None: all.
+        acting: keys of the networks that env runners use, or None if they use all.
 
     Attributes:
         num_restarts: restarts of crashed learners; 0 in this process.

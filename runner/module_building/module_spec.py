@@ -94,7 +94,9 @@ def make_auxiliary_specs(config: ExperimentConfig, acting: Mapping[str, ModuleSp
             problems.append(Problem(f"{module_id} already acts for agents", where, module_id, "another id"))
         elif trains_on not in acting:
             nearest = nearest_match(trains_on, list(acting))
-            problems.append(Problem(f"there is no module {trains_on}", where, trains_on, ", ".join(acting), nearest))
+            problems.append(
+                Problem(f"the module {trains_on} does not exist", where, trains_on, ", ".join(acting), nearest)
+            )
     if problems:
         raise ConfigError(problems)
     return {

@@ -46,7 +46,7 @@ class DrawsNoise(Connector):
             most_rows: the largest possible value of `num_rows`.
             draw: returns noise (draws, rows, ...) of this leading shape.
             repeats: vector steps that use the same draw.
-            slots: (K,) the row of the noise for each row; None: the first K.
+            slots: the row of the noise (K,) for each row, or None to use the first K.
         """
         if self._position == self._num_steps or self._noise[0].shape[0] < num_rows:
             restore_stream(self._before, stream_state(self._stream))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.mujoco_warnings import _handle, log_mujoco_warnings
+from runner.config.mujoco_warnings import _log_once, _set_handler, log_mujoco_warnings
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_environment
 
@@ -28,12 +28,26 @@ def test_other_warnings_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     import mujoco
 
     log_mujoco_warnings("HalfCheetah-v5")
-    assert mujoco.get_mju_user_warning() is not None
-    _handle.cache_clear()
+    handle = mujoco.get_mju_user_warning()
+    _log_once.cache_clear()
     with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            _handle("Nan, Inf or huge value in QPOS at DOF 0")
-    assert [record.getMessage() for record in caplog.records] == ["MuJoCo: Nan, Inf or huge value in QPOS at DOF 0"]
+        for time in (0.1, 0.2, 0.3):
+            handle(f"Nan, Inf or huge value in QPOS at DOF 0. Time = {time}.")
+    assert [record.getMessage() for record in caplog.records] == ["MuJoCo: Nan, Inf or huge value in QPOS at DOF 0."]
+
+
+def test_a_handler_of_the_user_is_kept() -> None:
+    import mujoco
+
+    before, texts = mujoco.get_mju_user_warning(), list[str]()
+    mujoco.set_mju_user_warning(texts.append)
+    try:
+        _set_handler.cache_clear()
+        log_mujoco_warnings("HalfCheetah-v5")
+        mujoco.get_mju_user_warning()("unstable")
+    finally:
+        mujoco.set_mju_user_warning(before)
+    assert texts == ["unstable"]
 
 
 def test_other_environments_do_not_import_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_the_first_batch_sets_the_scale() -> None:
 
 
 def test_statistics_of_equally_large_batches() -> None:
-    """The first ten batches count equally: their statistics are those of all targets."""
+    """The first ten batches count equally, so the statistics equal the statistics of all targets."""
     scale, stream = PopArtScale(nn.Linear(4, 1)), np.random.default_rng(0)
     batches = [torch.from_numpy(stream.normal(mean, 3.0, 50)).float() for mean in range(100, 110)]
     for targets in batches:

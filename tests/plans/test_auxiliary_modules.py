@@ -280,7 +280,7 @@ def test_a_removed_module_is_reported(tmp_path: Path) -> None:
 def test_ids_that_only_the_environment_shows(module_id: str, source: str) -> None:
     model = MODEL.replace("modules.model=", f"modules.{module_id}=").replace("default_policy", source)
     overrides = [*MINIBATCHES, "multi_agent.agent_to_module={agent_0: 'q_{agent}', agent_1: 'q_{agent}'}", model]
-    with pytest.raises(ConfigError, match=r"q_agent_0 already acts for agents|there is no module q_agent_7"):
+    with pytest.raises(ConfigError, match=r"q_agent_0 already acts for agents|the module q_agent_7 does not exist"):
         Trainer.from_experiment("ppo_multi_agent_cartpole", overrides).close()
 
 
