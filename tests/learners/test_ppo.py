@@ -189,6 +189,7 @@ def test_learners_end_an_update_together(ray_cluster: None) -> None:
 
 
 def test_values_on_a_logarithmic_scale() -> None:
+    torch.manual_seed(0)
     vector = gym.spaces.Box(-5, 5, (3,), np.float32)
     module = ActorCriticModule(vector, DISCRETE, ModuleConfig(fcnet_hiddens=[8], vf_normalization="symlog"))
     with torch.no_grad():
