@@ -88,7 +88,7 @@ OTHERS = (
     ("ppo_half_cheetah", "1443 ± 46", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_half_cheetah_tuned", "5819 ± 664", 1_000_000, _ZOO_PAGE),
     ("ppo_hopper", "2383 ± 272", 1_000_000, _CLEANRL.format("ppo")),
-    ("ppo_hopper_tuned", "2410 ± 10", 1_000_000, _ZOO_PAGE),
+    ("ppo_hopper", "2410 ± 10", 1_000_000, _ZOO_PAGE),
     ("ppo_humanoid", "716 ± 49", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_inverted_pendulum", "963 ± 22", 1_000_000, _CLEANRL.format("ppo")),
     ("ppo_lunarlander", "242 ± 32", 1_000_000, _ZOO_PAGE),
@@ -103,7 +103,7 @@ OTHERS = (
     ("ppo_swimmer", "111", 1_000_000, _BASELINES),
     ("ppo_swimmer_tuned", "282 ± 10", 1_000_000, _ZOO_PAGE),
     ("ppo_walker2d", "2288 ± 572", 1_000_000, _CLEANRL.format("ppo")),
-    ("ppo_walker2d_tuned", "3479 ± 822", 1_000_000, _ZOO_PAGE),
+    ("ppo_walker2d", "3479 ± 822", 1_000_000, _ZOO_PAGE),
     ("rainbow_cartpole", "481 ± 21 (C51)", 500_000, _CLEANRL.format("c51")),
     ("sac_bipedal_walker", "298 ± 33", 500_000, _ZOO_PAGE),
     ("sac_lunarlander_continuous", "260 ± 65", 500_000, _ZOO_PAGE),
@@ -230,6 +230,19 @@ def published(experiment: str, num_env_steps: int) -> tuple[float, str] | None:
         if (name, steps) == (experiment, num_env_steps):
             return float(value.split()[0]), source.partition("]")[0].lstrip("[")
     return None
+
+
+def also_published(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return a paragraph with further published returns after the env steps of these runs, or nothing."""
+    seen, further = set(), []
+    for name, value, steps, source in OTHERS:
+        of_seeds = runs.get(name, [])
+        if not of_seeds or of_seeds[0]["target"] is not None or steps != of_seeds[0]["max_env_steps"]:
+            continue
+        if name in seen:
+            further.append(f"`{name}` {value} ({source})")
+        seen.add(name)
+    return [f"Also published after the same number of env steps: {', '.join(further)}.\n"] if further else []
 
 
 def picture_of(suite: str, pictures: Path = PICTURES) -> Path:
@@ -361,7 +374,7 @@ def _suite_section(suite: str, tables: Sequence[str], runs: Mapping[str, Sequenc
     picture = picture_of(suite)
     if picture.is_file():
         lines.append(f"![{suite}: return over training](pictures/results/{picture.name})\n")
-    return "\n".join([*lines, *commands_of(runs), *measured_on(runs, PACKAGES.get(suite))])
+    return "\n".join([*lines, *also_published(runs), *commands_of(runs), *measured_on(runs, PACKAGES.get(suite))])
 
 
 def _conditions(run: Run, package: str | None) -> str:

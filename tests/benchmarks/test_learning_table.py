@@ -14,6 +14,7 @@ from benchmarks.learning_table import (
     OTHERS,
     PAGE,
     ZOO,
+    also_published,
     commands_of,
     fixed_row_of,
     measured_on,
@@ -120,6 +121,14 @@ def test_a_fixed_number_of_env_steps_is_compared_with_the_published_return(tmp_p
     assert fixed_row_of("ppo_hopper", runs, mean_and_ends, tmp_path) == (
         "| `ppo_hopper` | 1M | 2,383 | **2500** | 2500 [2000, 3000] | 1 of 2 | 4.1k, 1 of 2 | 0.0 | 5.0 |"
     )
+
+
+def test_further_published_returns_are_listed() -> None:
+    fixed = [run(0, 9, 1.0) | {"target": None, "max_env_steps": 1_000_000}]
+    stops_early, longer = [run(0, 9, 1.0)], [run(0, 9, 1.0) | {"target": None, "max_env_steps": 2_000_000}]
+    (text,) = also_published({"ppo_hopper": fixed, "ppo_reacher": fixed, "dqn_cartpole": stops_early})
+    assert re.fullmatch(r"Also published .*: `ppo_hopper` 2410 ± 10 \(\[RL-Zoo\]\(https://[^,]+\)\)\.\n", text)
+    assert also_published({"ppo_reacher": fixed, "ppo_hopper": longer}) == []
 
 
 def test_pages_of_other_benchmarks_become_sections(tmp_path: Path) -> None:

@@ -27,6 +27,6 @@ def test_newer_options_change_the_digest_only_if_they_are_set(monkeypatch: pytes
     digests = []
     for newer in ({"module": {"initial_log_std": 0.0}}, {"module": {"initial_log_std": -2.0}}, {}):
         monkeypatch.setattr("runner.zoo_runs._NEWER_OPTIONS", newer)
-        digests.append([Experiment.read(name).digest for name in ("ppo_hopper", "ppo_hopper_tuned")])
+        digests.append([Experiment.read(name).digest for name in ("ppo_hopper", "ppo_half_cheetah_tuned")])
     assert digests[0][0] != digests[2][0] == digests[1][0]  # ppo_hopper has 0.0
-    assert digests[1][1] != digests[2][1] == digests[0][1]  # ppo_hopper_tuned has -2.0
+    assert digests[1][1] != digests[2][1] == digests[0][1]  # ppo_half_cheetah_tuned has -2.0

@@ -190,9 +190,7 @@ SAMPLED = {
     "sac_pendulum": _CONTINUOUS_REPLAY,
     "td3_pendulum": _CONTINUOUS_REPLAY,
     **dict.fromkeys(("ppo_pusher", "ppo_reacher", "ppo_swimmer", "ppo_walker2d"), _SAMPLED),
-    **dict.fromkeys(
-        [f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "hopper", "swimmer", "walker2d")], _SAMPLED
-    ),
+    **dict.fromkeys([f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "swimmer")], _SAMPLED),
     "tqc_pendulum": _CONTINUOUS_REPLAY,
     "vdn_two_step_game": _REPLAY,
 }

@@ -113,7 +113,7 @@ UNTRIED = {
     *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
     *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker", "ppo_atari_pong"),
     *("mappo_simple_spread", "ppo_minigrid_memory"),
-    *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "hopper", "swimmer", "walker2d")),
+    *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "swimmer")),
     *(f"{algorithm}_minatar_{game}" for game in GAMES for algorithm in ("ppo", "pqn")),
     *(f"dqn_minatar_{game}" for game in GAMES if game != "breakout"),
 }
