@@ -260,8 +260,8 @@ class ModuleConfig:
     architecture: str = option(
         "mlp",
         "encoder: mlp: hidden layers of the widths fcnet_hiddens; simba: a residual block with layer normalisation for "
-        "each of these widths, which are equal",
-        choices=("mlp", "simba"),
+        "each of these widths, which are equal; simba_v2: the same with features and weights of length 1",
+        choices=("mlp", "simba", "simba_v2"),
     )
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)
     fcnet_activation: str = option(

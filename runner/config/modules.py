@@ -186,23 +186,27 @@ def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
 
 
 # Options that residual blocks do not support -> their defaults.
-_UNUSED_IN_BLOCKS = {
+_UNUSED_IN_SIMBA: Mapping[str, Any] = {
     "fcnet_use_layernorm": False,
     "critic_use_layernorm": False,
     "critic_use_batchnorm": False,
     "critic_dropout": 0.0,
 }
+_UNUSED_IN_BLOCKS: Mapping[str, Mapping[str, Any]] = {
+    "simba": _UNUSED_IN_SIMBA,
+    "simba_v2": {**_UNUSED_IN_SIMBA, "fcnet_bias_initializer": None},
+}
 
 
 def _find_in_residual_blocks(module: ModuleConfig) -> Iterator[_Fault]:
-    if module.architecture == "simba":
+    if module.architecture in _UNUSED_IN_BLOCKS:
         if len(set(module.fcnet_hiddens)) != 1:
-            what = "module.architecture=simba needs one width for all residual blocks"
+            what = f"module.architecture={module.architecture} needs one width for all residual blocks"
             expected = "for example [256, 256] for two blocks of width 256"
             yield "fcnet_hiddens", what, show_value(module.fcnet_hiddens), expected
-        for name, default in _UNUSED_IN_BLOCKS.items():
+        for name, default in _UNUSED_IN_BLOCKS[module.architecture].items():
             if getattr(module, name) != default:
-                what = "residual blocks (module.architecture=simba) do not support it"
+                what = f"residual blocks (module.architecture={module.architecture}) do not support it"
                 yield name, what, show_value(getattr(module, name)), show_value(default)
     elif module.critic_use_batchnorm and module.critic_use_layernorm:
         what = "it has no effect with module.critic_use_batchnorm=true"

@@ -154,7 +154,9 @@ class EnsembleNorms(nn.ParameterList):
     def normalise(self, number: int, inputs: Tensor, members: Members) -> Tensor:
         """Normalise inputs (M, B, width) by a norm of the networks `members`."""
         scale, shift = self[2 * number], self[2 * number + 1]
-        return torch.addcmul(_of(shift, members), F.layer_norm(inputs, inputs.shape[-1:]), _of(scale, members))
+        return torch.addcmul(
+            of_members(shift, members), F.layer_norm(inputs, inputs.shape[-1:]), of_members(scale, members)
+        )
 
 
 class EnsembleMLP(nn.Module):
@@ -201,7 +203,7 @@ class EnsembleMLP(nn.Module):
         """
         of_layers = None if scales is None else torch.split(scales, self._hiddens, -1)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            weight, bias = _of(weight, members), _of(bias, members)
+            weight, bias = of_members(weight, members), of_members(bias, members)
             inputs = _linear(inputs, weight, bias)
             if number == len(self._hiddens):
                 break
@@ -221,7 +223,8 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, inputs.expand(len(weight), -1, -1), weight)
 
 
-def _of(parameter: Tensor, members: Members) -> Tensor:
+def of_members(parameter: Tensor, members: Members) -> Tensor:
+    """Return the parameters (M, ...) of the networks `members` from the parameters (E, ...) of an ensemble."""
     return parameter if members is ALL else parameter[members]
 
 

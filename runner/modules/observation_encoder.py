@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.episodes.spaces import Path, leaf_at, leaf_spaces
+from runner.modules.hyperspherical import HypersphericalEnsemble
 from runner.modules.images import ImageFormat, image_doubts, image_format
 from runner.modules.layers import ACTIVATIONS, MLP, LayerOptions, initializer
 from runner.modules.residual import ResidualEnsemble
@@ -111,7 +112,7 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 
 class ObservationEncoder(MLP):
-    """A perceptron, or the residual blocks of SimBa, on the concatenated features of all leaves of an observation.
+    """A perceptron, or residual blocks, on the concatenated features of all leaves of an observation.
 
     Each image (see `image_format`) is encoded by a separate CNN, Discrete and MultiDiscrete become one-hot vectors, and
     all other leaves are flattened.
@@ -135,9 +136,9 @@ class ObservationEncoder(MLP):
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
         num_features, options = sum(encoder.num_outputs for encoder in encoders), encoder_options(config)
-        is_residual = has_residual_blocks(config)
-        super().__init__(num_features, [] if is_residual else config.fcnet_hiddens, options)
-        self.blocks = ResidualEnsemble(1, num_features, config.fcnet_hiddens, options) if is_residual else None
+        blocks = block_ensemble(config)
+        super().__init__(num_features, config.fcnet_hiddens if blocks is None else [], options)
+        self.blocks = None if blocks is None else blocks(1, num_features, config.fcnet_hiddens, options)
         if self.blocks is not None:
             self.num_outputs = self.blocks.num_outputs
         self.doubts = tuple(image_doubts(space, config))
@@ -237,9 +238,13 @@ def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleCon
         )
 
 
-def has_residual_blocks(config: ModuleConfig) -> bool:
-    """Return whether the encoder consists of residual blocks."""
-    return config.architecture == "simba" and bool(config.fcnet_hiddens)
+BlockEnsemble = type[ResidualEnsemble] | type[HypersphericalEnsemble]
+_BLOCKS: Mapping[str, BlockEnsemble] = {"simba": ResidualEnsemble, "simba_v2": HypersphericalEnsemble}
+
+
+def block_ensemble(config: ModuleConfig) -> BlockEnsemble | None:
+    """Return the class of the encoder's residual blocks, or None if it is a perceptron."""
+    return _BLOCKS.get(config.architecture) if config.fcnet_hiddens else None
 
 
 def encoder_options(config: ModuleConfig) -> LayerOptions:

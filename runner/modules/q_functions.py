@@ -17,8 +17,7 @@ from runner.episodes.spaces import map_leaf_spaces
 from runner.modules.actor_critic_module import head_options
 from runner.modules.batch_renorm import BatchNormEnsemble
 from runner.modules.layers import ALL, EnsembleMLP, Members
-from runner.modules.observation_encoder import ObservationEncoder, encoder_options, has_residual_blocks
-from runner.modules.residual import ResidualEnsemble
+from runner.modules.observation_encoder import BlockEnsemble, ObservationEncoder, block_ensemble, encoder_options
 from runner.modules.target_networks import target_of
 
 
@@ -57,11 +56,11 @@ class QEnsemble(nn.Module):
         if action_space is not None:
             self.action_features = _Features(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
             num_features += self.action_features.num_outputs
-        kind: type[EnsembleMLP | ResidualEnsemble | BatchNormEnsemble] = EnsembleMLP
+        kind: type[EnsembleMLP | BatchNormEnsemble] | BlockEnsemble = EnsembleMLP
         if config.critic_use_batchnorm:
             kind = BatchNormEnsemble
-        elif has_residual_blocks(config):
-            kind = ResidualEnsemble
+        elif (blocks := block_ensemble(config)) is not None:
+            kind = blocks
         self.encoder = kind(self.num_members, num_features, config.fcnet_hiddens, encoder_layers)
         num_features = self.encoder.num_outputs
         hiddens = config.head_fcnet_hiddens

@@ -33,9 +33,7 @@ class ResidualEnsemble(nn.Module):
 
     def __init__(self, num_members: int, num_inputs: int, hiddens: Sequence[int], options: LayerOptions) -> None:
         super().__init__()
-        if len(set(hiddens)) != 1:
-            raise ValueError(f"residual blocks need one width, got module.fcnet_hiddens {list(hiddens)}")
-        width = self.num_outputs = hiddens[0]
+        width = self.num_outputs = width_of_blocks(hiddens)
         self.num_hidden = 0
         plain = replace(options, use_layernorm=False, init_bias=options.init_bias or nn.init.zeros_)
         of_input = replace(plain, init_weight=options.init_weight or nn.init.orthogonal_)
@@ -53,3 +51,14 @@ class ResidualEnsemble(nn.Module):
         for number, block in enumerate(self.blocks):
             hidden = hidden + block.forward(self.norms.normalise(number, hidden, members), members)
         return self.norms.normalise(len(self.blocks), hidden, members)
+
+
+def width_of_blocks(hiddens: Sequence[int]) -> int:
+    """Return the width of residual blocks.
+
+    Raises:
+        ValueError: the widths differ.
+    """
+    if len(set(hiddens)) != 1:
+        raise ValueError(f"residual blocks need one width, got module.fcnet_hiddens {list(hiddens)}")
+    return hiddens[0]

@@ -100,6 +100,7 @@ CASES: dict[str, Case] = {
     ),
     "deterministic_gru": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module", "module.use_gru=true"), []),
     "residual": (VECTOR, ARM, ("module._target_=runner.modules.SACModule", "module.architecture=simba"), []),
+    "hyperspherical": (VECTOR, ARM, ("module._target_=runner.modules.SACModule", "module.architecture=simba_v2"), []),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
 

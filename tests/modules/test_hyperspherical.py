@@ -1,0 +1,141 @@
+"""Hyperspherical blocks of SimbaV2: equations, initial values, lengths of 1, a compiled loss, and a resumed run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from runner import Trainer
+from runner.config.algorithms import SACConfig
+from runner.config.errors import ConfigError
+from runner.config.schemas import ModuleConfig
+from runner.learners.sac import SACLoss
+from runner.modules import ActorCriticModule, RLModule, SACModule
+from runner.modules.hyperspherical import HypersphericalEnsemble
+from runner.modules.layers import LayerOptions
+from tests.learners.loss_contract import LossContract
+from tests.learners.offline_modules import make
+from tests.modules.spaces import items_of
+from tests.support.resuming import assert_resumes_exactly
+
+VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+CONFIG = ModuleConfig(architecture="simba_v2", fcnet_hiddens=[8, 8], fcnet_activation="relu")
+
+
+def _unit(x: Tensor, axis: int = -1) -> Tensor:
+    return x / x.square().sum(axis, keepdim=True).sqrt()
+
+
+def _through(network: HypersphericalEnsemble, member: int, inputs: Tensor) -> Tensor:
+    """Compute the equations of the docstring for one member."""
+    weights = [_unit(weight[member], 0) for weight in network.weights]
+    scales = [scale[member] for scale in network.scales]
+    num_blocks, width = len(network.rates), network.num_outputs
+    hidden = _unit(scales[0] * (_unit(torch.cat((inputs, torch.full((len(inputs), 1), 3.0)), -1)) @ weights[0]))
+    for number, rate in enumerate(network.rates):
+        a = rate[member] * math.sqrt(width) / (num_blocks + 1)
+        inner = torch.relu(scales[number + 1] * (hidden @ weights[2 * number + 1]))
+        hidden = _unit(hidden + a * (_unit(inner @ weights[2 * number + 2]) - hidden))
+    return hidden
+
+
+def test_members_compute_the_equations() -> None:
+    torch.manual_seed(0)
+    network = HypersphericalEnsemble(3, 5, [8, 8], LayerOptions("relu"))
+    assert [tuple(weight.shape[1:]) for weight in network.weights] == [(6, 8), (8, 32), (32, 8), (8, 32), (32, 8)]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    inputs = torch.randn(4, 5)
+    outputs = network.forward(inputs)
+    for member in range(3):
+        torch.testing.assert_close(outputs[member], _through(network, member, inputs))
+    members = torch.tensor([2, 0])
+    torch.testing.assert_close(network.forward(inputs, members), outputs[members])
+    torch.testing.assert_close(network.forward(inputs.expand(3, -1, -1)), outputs)
+
+
+def test_features_have_length_one_however_large_the_weights() -> None:
+    network = HypersphericalEnsemble(2, 5, [8], LayerOptions("relu"))
+    inputs = 100.0 * torch.randn(4, 5)
+    before = network.forward(inputs)
+    torch.testing.assert_close(before.square().sum(-1), torch.ones(2, 4))
+    with torch.no_grad():
+        for weight in network.weights:
+            weight.mul_(50.0)
+    torch.testing.assert_close(network.forward(inputs), before)
+
+
+def test_the_length_of_the_input_counts() -> None:
+    network = HypersphericalEnsemble(1, 2, [8], LayerOptions("relu"))
+    short, long = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 4.0]])
+    assert not torch.allclose(network.forward(short), network.forward(long))
+
+
+def test_initial_values_are_those_of_the_paper() -> None:
+    network = HypersphericalEnsemble(2, 7, [8, 8, 8], LayerOptions("relu"))
+    weight = network.weights[0][0]  # 8 inputs, 8 outputs
+    torch.testing.assert_close(weight.T @ weight, torch.eye(8), atol=1e-5, rtol=0)
+    assert not torch.equal(weight, network.weights[0][1])
+    torch.testing.assert_close(network.scales[0], torch.full((2, 1, 8), math.sqrt(2 / 8)))
+    torch.testing.assert_close(network.rates[0] * math.sqrt(8) / 4, torch.full((2, 1, 8), 1 / 4))
+
+
+def test_given_initialisers_are_used() -> None:
+    config = replace(CONFIG, fcnet_kernel_initializer="constant_", fcnet_kernel_initializer_kwargs={"val": 0.5})
+    module = ActorCriticModule(VECTOR, gym.spaces.Discrete(2), config)
+    assert isinstance(module.encoder.blocks, HypersphericalEnsemble)
+    torch.testing.assert_close(module.encoder.blocks.weights[0], torch.full((1, 4, 8), 0.5))  # four inputs: length 1
+
+
+def test_policy_and_q_functions_have_blocks() -> None:
+    module = SACModule(VECTOR, gym.spaces.Box(-1.0, 1.0, (2,), np.float32), CONFIG)
+    assert isinstance(module.critic.encoder, HypersphericalEnsemble)
+    obs, actions = items_of(VECTOR, 5), torch.zeros(5, 2)
+    assert module.compute_q_values(obs, actions).shape == (2, 5)
+    assert module.dist_inputs(obs).shape == (5, 4)
+
+
+class TestSACLossContract(LossContract):
+    config = SACConfig()
+    action_spaces = ("continuous",)
+    untouched = ("log_alpha_prime",)
+
+    def make_loss(self) -> SACLoss:
+        return SACLoss(self.config)
+
+    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
+        module: RLModule = make(SACModule, action_space, config=replace(CONFIG, num_critics=3))
+        return module
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba_v2 needs one width"),
+        ("module.critic_dropout=0.1", "critic_dropout: residual blocks"),
+        ("module.fcnet_bias_initializer=zeros_", r"fcnet_bias_initializer: residual blocks \(module.arch.*=simba_v2\)"),
+    ],
+)
+def test_options_that_do_not_fit(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer.from_experiment("sac_pendulum", ["module.architecture=simba_v2", override])
+
+
+def test_a_run_resumes_exactly(tmp_path: Path) -> None:
+    overrides = [
+        *("module.architecture=simba_v2", "module.fcnet_hiddens=[8,8]", "connectors=mean_std_filter", "tracking=none"),
+        *("evaluation=none", "algorithm.train_batch_size_per_learner=16", "algorithm.training_intensity=16"),
+        *("algorithm.num_steps_sampled_before_learning_starts=64", "algorithm.min_sample_timesteps_per_iteration=100"),
+    ]
+    make_trainer = partial(Trainer.from_experiment, "sac_pendulum", overrides)
+    assert_resumes_exactly(make_trainer, tmp_path, cuts=[1])
