@@ -83,6 +83,11 @@ class Zoo:
         experiment, stored = Experiment.read(name), self._stored.setdefault(name, {})
         return [(experiment, seed) for seed in range(num_seeds) if again or seed not in stored]
 
+    def num_outdated(self, name: str, num_seeds: int) -> int:
+        """Return how many of these seeds are stored with an older configuration."""
+        digest = Experiment.read(name).digest
+        return sum(seed < num_seeds and run.configuration != digest for seed, run in self._stored.get(name, {}).items())
+
     def train(self, experiment: Experiment, seed: int) -> None:
         """Train one seed, and store its run, its curve and, if it is the median one so far, its policy."""
         run_dir = self._folder / experiment.name / str(seed)
@@ -146,6 +151,9 @@ def main() -> None:
     num_seeds = {name: min(EXPERIMENTS[name], arguments.seeds or EXPERIMENTS[name]) for name in arguments.experiments}
     missing = [one for name in num_seeds for one in zoo.missing(name, num_seeds[name], arguments.again)]
     print(f"{len(missing)} runs to train", flush=True)
+    num_outdated = sum(zoo.num_outdated(name, num) for name, num in num_seeds.items())
+    if num_outdated and not arguments.again:
+        print(f"{num_outdated} stored runs have an older configuration; --again trains them again", flush=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         futures = [pool.submit(zoo.train, *one) for one in missing]
         try:
