@@ -8,7 +8,7 @@ import itertools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -251,10 +251,15 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
     return f"value {outside[0]} is out of range" if outside else None
 
 
-def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list[tuple[str, str, str | None]]:
-    """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`."""
-    names = list(typed_fields(schema))
-    unknown = [str(key) for key in values if key not in names]
+def find_unknown_keys(
+    schema: type, values: dict[Any, Any], prefix: str, set_elsewhere: Sequence[str] = ()
+) -> list[tuple[str, str, str | None]]:
+    """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`.
+
+    Fields that are `set_elsewhere` are not among the expected ones.
+    """
+    fields = typed_fields(schema)
+    unknown, names = [str(key) for key in values if key not in fields], [f for f in fields if f not in set_elsewhere]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_key(key, names, prefix)) for key in unknown]
 
 

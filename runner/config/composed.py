@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.errors import Problem
 
 DEFAULT_SOURCE = "default"
+CHECKPOINT_SOURCE = "checkpoint"
 
 
 @dataclass(frozen=True)

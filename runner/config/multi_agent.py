@@ -42,7 +42,7 @@ def find_multi_agent_problems(
         return
     if env.env is not None and needs_several_agents(block):
         what = f"multi_agent is set, but {env.env} has a single agent"
-        yield Problem(what, where("multi_agent"), fix="set env._target_ to a MultiAgentEnv class")
+        yield Problem(what, where("multi_agent"), fix=fix_of_single_agent(block))
     yield from _check_mapping(block.agent_to_module, where)
     yield from _check_auxiliary_modules(block, where)
     if block.multi_rl_module is not None:
@@ -73,6 +73,16 @@ def needs_several_agents(multi_agent: MultiAgentConfig) -> bool:
     return others != MultiAgentConfig()
 
 
+def fix_of_single_agent(multi_agent: MultiAgentConfig) -> str:
+    """Return what to do if the block names agents or modules, and the environment has one agent."""
+    others = [module_id for module_id in multi_agent.modules if module_id not in multi_agent.auxiliary_modules]
+    several = "set env._target_ to a MultiAgentEnv class"
+    if not others or multi_agent.agent_to_module:
+        return several
+    key = f"multi_agent.modules.{others[0]}.trains_on={DEFAULT_MODULE_ID}"
+    return f"{several}, or {key} if {others[0]} does not choose actions"
+
+
 def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Iterator[Problem]:
     """Find modules that learn from the experiences of modules without experiences, and modules that also act."""
     auxiliary, acting = multi_agent.auxiliary_modules, multi_agent.declared_module_ids
@@ -85,7 +95,8 @@ def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Ite
             what = f"{key}: {source} is an auxiliary module and does not have experiences"
             yield Problem(what, where(key), source, ", ".join(acting) or DEFAULT_MODULE_ID)
         else:
-            yield from find_unmapped_modules(key, [source], replace(multi_agent, modules={}), where)
+            for problem in find_unmapped_modules(key, [source], replace(multi_agent, modules={}), where):
+                yield replace(problem, what=f"{key}: module {source} does not exist")
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -166,14 +177,14 @@ def find_unmapped_modules(
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
-            what = f"{key} contains {module_id}, a module without agents"
+            what = f"{key} contains {module_id}, but no agent uses this module"
             place = where(f"{key}.{module_id}") or where(key)
             yield Problem(what, place, module_id, ", ".join(known), nearest_match(module_id, known))
 
 
 def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:
     schema = type(block)
-    for name, expected, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
+    for name, expected, nearest in find_unknown_keys(schema, dict(values), f"{key}.", _SHARED):
         yield Problem(f"unknown key {name}", where(name), None, expected, nearest)
     for field in [field for field in typed_fields(schema) if field in values]:
         name, value = f"{key}.{field}", values[field]

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
-from runner.config.composed import Composed, leaf_values
+from runner.config.composed import CHECKPOINT_SOURCE, Composed, leaf_values
 from runner.config.composition_rules import apply_edits, changes_edits, edits_in, rename_all, rename_in_line
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
@@ -25,7 +25,6 @@ from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
 from runner.config.resolvers import find_references, register_value_resolvers
 
-_CHECKPOINT_SOURCE = "checkpoint"
 _EXPERIMENT = "experiment"
 
 
@@ -50,7 +49,7 @@ def compose_stored(
     rename_all(config)
     lines = [rename_in_line(config, line) for line in lines]
     leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
-    places = dict.fromkeys(leaves, _CHECKPOINT_SOURCE) | dict(sources)
+    places = dict.fromkeys(leaves, CHECKPOINT_SOURCE) | dict(sources)
     usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     edits = [line for line in usable if changes_edits(line.text)]
@@ -85,7 +84,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except (OmegaConfBaseException, TooLargeError) as error:
         what = f"the stored configuration and its overrides cannot be resolved: {str(error).splitlines()[0]}"
-        raise ConfigError([Problem(what, _CHECKPOINT_SOURCE)]) from error
+        raise ConfigError([Problem(what, CHECKPOINT_SOURCE)]) from error
 
 
 def _record_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> Provenance:

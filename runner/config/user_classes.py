@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.composed import CHECKPOINT_SOURCE, DEFAULT_SOURCE, Composed
 from runner.config.connectors import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
@@ -220,13 +220,16 @@ def _find_ignored_fields(
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
         value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
-            expected = f"{show_value(getattr(default, field))}, or a {name} that reads config.{field}"
+            expected = f"{show_value(getattr(default, field))}, or code in {name} that reads config.{field}"
             yield Problem(f"{name} does not use {key}.{field}", source, show_value(value), expected)
 
 
 def _is_chosen(source: str) -> bool:
-    """Return whether the user chose a value for this module, rather than a built-in experiment for another one."""
-    is_shipped = source == DEFAULT_SOURCE or source.startswith(_SHIPPED)
+    """Return whether the user chose a value for this module, rather than a built-in experiment for another one.
+
+    Values of a checkpoint were checked when its run started.
+    """
+    is_shipped = source in (DEFAULT_SOURCE, CHECKPOINT_SOURCE) or source.startswith(_SHIPPED)
     return not is_shipped or (source.startswith(_SHIPPED_MODULES) and not source.startswith(_DEFAULT_FILE))
 
 

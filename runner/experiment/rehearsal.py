@@ -12,7 +12,7 @@ import torch
 from runner.callbacks import Callbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
-from runner.config.plans import needs_of
+from runner.config.plans import needs_of, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
@@ -225,6 +225,9 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
     actors = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
     if actors and config.engine == "ray":
         yield f"Ray actors ({', '.join(actors)})"
+    custom = [step.name for step in steps_of(read_plan(config.algorithm.plan)) if step.config is None]
+    if custom:
+        yield f"calls of {', '.join(custom)}"
     if config.callbacks:
         yield "calls of callbacks"
     if config.tracking.mlflow:

@@ -12,7 +12,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.list_patches import OF_ALGORITHM, added_up
-from runner.config.multi_agent import needs_several_agents
+from runner.config.multi_agent import fix_of_single_agent, needs_several_agents
 from runner.config.optimizer import with_overrides
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.env_runners.env_closing import close_environments
@@ -160,7 +160,7 @@ def _check_no_agents_named(config: ExperimentConfig) -> None:
     if needs_several_agents(config.multi_agent):
         problem = Problem(
             f"multi_agent is set, but {config.env.name} has a single agent",
-            fix="set env._target_ to a MultiAgentEnv class",
+            fix=fix_of_single_agent(config.multi_agent),
         )
         raise ConfigError([problem])
 

@@ -74,9 +74,8 @@ def check_loss(
     if isinstance(config, type):
         raise TypeError(f"config is the class {config.__name__}; pass an instance: {config.__name__}()")
     has_own_module = make_module is not None
-    contract = _LossContract(
-        make, config, make_module or (lambda: small_module(OBSERVATIONS, action_space)), tuple(untouched)
-    )
+    make_module = make_module or (lambda: small_module(OBSERVATIONS, action_space))
+    contract = _LossContract(make, config, make_module, tuple(untouched), has_own_module)
     check_rules(contract.name, contract.rules(is_compiled, action_space=None if has_own_module else action_space))
 
 
@@ -87,8 +86,10 @@ class _LossContract:
         config: AlgorithmConfig,
         make_module: Callable[[], RLModule],
         untouched: tuple[str, ...],
+        has_own_module: bool,
     ) -> None:
         self._make, self._config, self._make_new_module, self._untouched = make, config, make_module, untouched
+        self._has_own_module = has_own_module
         self.name = type(make(config)).__name__
 
     def _make_module(self) -> RLModule:
@@ -197,8 +198,9 @@ class _LossContract:
             is_reached = gradient is not None and bool(gradient.any())
             if is_reached != is_meant:
                 what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
-                expected = "a gradient for every learned parameter except those named by `untouched`"
-                yield Problem(what, "__call__", expected=expected)
+                expected = "a gradient for every learned parameter except parameters in `untouched`"
+                fix = None if self._has_own_module else "pass make_module, or untouched=[...] with its prefix"
+                yield Problem(what, "__call__", expected=expected, fix=fix)
 
     def _differentiate(self, module: RLModule, metrics: LossMetrics) -> None:
         if metrics.losses is None:

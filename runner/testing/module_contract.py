@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,10 +19,13 @@ from runner.testing.sampled_items import are_close, memory_of, process_streams, 
 
 _ROWS, _STEPS = 5, 4
 _PASSES = ("forward_exploration", "forward_inference")
+_NUMBER = gym.spaces.Box(-1.0, 1.0, (), np.float32)  # of a column such as `rewards`
 
 
 def check_module(make: Callable[[], RLModule]) -> None:
     """Check a module on random items of its spaces, on the CPU.
+
+    An auxiliary module, whose `train_outputs` lack `action_dist_inputs`, is checked while learning only.
 
     Args:
         make: makes the module with torch's random generator, which is seeded before each call.
@@ -38,6 +42,8 @@ class _ModuleContract:
         self._make = make
         self._sampled: dict[tuple[int, ...], dict[str, Any]] = {}
         self.module = self._made(0)
+        self._is_acting = "action_dist_inputs" in self.module.train_outputs
+        self._passes = _PASSES if self._is_acting else ()
 
     def _made(self, seed: int) -> RLModule:
         with torch.random.fork_rng(devices=[]):
@@ -45,8 +51,8 @@ class _ModuleContract:
             return self._make().eval()
 
     def rules(self) -> Iterator[Rule]:
-        """Yield the rules; those about states apply to stateful modules only."""
-        yield from (self.declares_columns, self.acts, self.learns, self.values_states)
+        """Yield the rules that apply to the module."""
+        yield from (self.declares_columns, self.learns, self.values_states)
         yield from (
             self.sees_observations,
             self.computes_each_row_by_itself,
@@ -54,8 +60,10 @@ class _ModuleContract:
             self.leaves_inputs_alone,
         )
         yield from (self.keeps_all_in_its_weights, self.is_made_from_its_seed, self.groups_parameters)
-        yield from (self.follows_targets, self.draws_its_noise, self.fits_its_action_space)
-        if self.module.is_stateful:
+        yield from (self.follows_targets, self.draws_its_noise)
+        if self._is_acting:
+            yield from (self.acts, self.fits_its_action_space)
+        if self._is_acting and self.module.is_stateful:
             yield from (self.begins_with_a_memory, self.remembers_step_by_step)
 
     # -- batches -------------------------------------------------------------------------------------------------------
@@ -73,6 +81,10 @@ class _ModuleContract:
             batch["noise"] = torch.from_numpy(module.draw_noise(np.random.default_rng(0), leading))
         if module.is_stateful:
             batch["state_in"] = memory_of(module, leading[0])
+        stream = np.random.default_rng(0)
+        for column in [column for column in module.inputs if column not in batch]:
+            space = {"actions": module.action_space, "new_obs": module.observation_space}.get(column, _NUMBER)
+            batch[column] = tensors_of(space, *leading, seed=int(stream.integers(2**31)))
         return batch
 
     def _acting(self) -> dict[str, Any]:
@@ -82,7 +94,7 @@ class _ModuleContract:
         return self._batch(_ROWS, _STEPS) if self.module.is_stateful else self._batch(_ROWS)
 
     def _outputs(self) -> Iterator[tuple[str, dict[str, Any], Mapping[str, Any]]]:
-        for name in _PASSES:
+        for name in self._passes:
             batch = self._acting()
             yield name, batch, getattr(self.module, name)(batch)
         batch = self._learning()
@@ -97,7 +109,8 @@ class _ModuleContract:
             columns = getattr(module, attribute)
             if not isinstance(columns, tuple) or not all(isinstance(column, str) for column in columns):
                 yield Problem(f"{attribute} is not a tuple of column names", attribute, repr(columns), '("obs",)')
-        for attribute, column in (("inputs", "state_in"), ("outputs", "state_out")):
+        of_states = (("inputs", "state_in"), ("outputs", "state_out"))
+        for attribute, column in of_states if self._is_acting else of_states[:1]:
             if (column in getattr(module, attribute)) != module.is_stateful:
                 what = f"`{attribute}` must contain {column} if and only if the module is stateful"
                 yield Problem(what, attribute, f"is_stateful {module.is_stateful}, {getattr(module, attribute)}")
@@ -108,7 +121,7 @@ class _ModuleContract:
     def acts(self) -> Iterator[Problem]:
         """Check that both acting passes return `outputs`, with one row per row of the batch."""
         leading = (_ROWS, 1) if self.module.is_stateful else (_ROWS,)
-        for name in _PASSES:
+        for name in self._passes:
             outputs = getattr(self.module, name)(self._acting())
             if set(outputs) != set(self.module.outputs):
                 got, expected = ", ".join(outputs), f"{', '.join(self.module.outputs)}, as declared in `outputs`"
@@ -130,6 +143,8 @@ class _ModuleContract:
                 "forward_train",
                 expected="outputs that depend on parameters",
             )
+        if not self._is_acting:
+            return
         batch = self._acting()
         of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
         if all(one is not None for one in of_both) and not are_close(*of_both):
@@ -180,8 +195,8 @@ class _ModuleContract:
         if are_equal(batch["obs"], others):  # the space has only one item
             return
         outputs, of_others = module.forward_train(batch), module.forward_train(batch | {"obs": others})
-        for column in ("action_dist_inputs", "vf_preds"):
-            if column in outputs and torch.equal(outputs[column], of_others[column]):
+        for column in ("action_dist_inputs", "vf_preds") if self._is_acting else self.module.train_outputs:
+            if column in outputs and are_equal(*(_detached(one[column]) for one in (outputs, of_others))):
                 what = f"forward_train returns the same {column} for different observations"
                 yield Problem(what, "forward_train", expected="outputs that depend on `obs`")
 
@@ -211,7 +226,7 @@ class _ModuleContract:
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
         """Check that no pass writes into its batch."""
-        for name in (*_PASSES, "forward_train"):
+        for name in (*self._passes, "forward_train"):
             batch = self._learning() if name == "forward_train" else self._acting()
             kept = {column: nested.map_leaves(torch.clone, value) for column, value in batch.items()}
             getattr(self.module, name)(batch)
@@ -221,13 +236,13 @@ class _ModuleContract:
                 yield Problem(what, name, fix="write to new tensors")
 
     def keeps_all_in_its_weights(self) -> Iterator[Problem]:
-        """Check that a module with copied weights acts equally, since env runners receive only the weights."""
+        """Check that a module with copied weights is equal, since env runners receive only the weights."""
         other = self._made(1)
         FlatParameters(other).load(FlatParameters(self._made(0)).to_numpy())
-        batch = self._acting()
-        expected, got = self.module.forward_exploration(batch), other.forward_exploration(batch)
+        name, batch, expected = next(self._outputs())
+        got = getattr(other, name)(batch)
         if not all(are_close(got[column], expected[column]) for column in expected):
-            what = "a module with the weights of another one acts differently"
+            what = f"{name} of a module with the weights of another one returns different outputs"
             fix = "store everything that outputs depend on in nn.Parameters or float buffers (register_buffer)"
             yield Problem(what, "parameters", fix=fix)
 
@@ -340,6 +355,10 @@ class _ModuleContract:
             if misfits:
                 return
             state = outputs["state_out"]
+
+
+def _detached(tree: Any) -> Any:
+    return nested.map_leaves(Tensor.detach, tree)
 
 
 def _row(tree: Any, row: int) -> Any:

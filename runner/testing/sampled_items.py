@@ -128,12 +128,14 @@ class ReadColumns(Mapping[str, Any]):
 def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:
     """Return random rows that a policy slightly different from `module` could have sampled.
 
-    The module must be stateless.
+    The module must be stateless. For an auxiliary module, the policy is independent of the observations.
     """
     stream = np.random.default_rng(seed)
     obs = _observed(module, num_rows, stream)
-    with torch.no_grad():
-        theta = module.forward_train({"obs": obs})["action_dist_inputs"]
+    theta = torch.zeros(num_rows, module.action_dist.num_inputs)
+    if "action_dist_inputs" in module.train_outputs:
+        with torch.no_grad():
+            theta = module.forward_train({"obs": obs})["action_dist_inputs"]
     return {"obs": obs, **_acted(module, theta, stream)}
 
 

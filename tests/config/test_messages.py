@@ -223,6 +223,11 @@ MISTAKES = [
         ],
         id="metric_of_checkpoints",
     ),
+    pytest.param(
+        ["checkpoint.metric=null"],
+        [Problem("checkpoint.metric has the wrong type", "override checkpoint.metric=null", "null", "text")],
+        id="metric_of_checkpoints_without_value",
+    ),
     pytest.param(["seed"], [NO_VALUE], id="override_without_value"),
     pytest.param(
         ["module.fcnet_hiddens=[32"],

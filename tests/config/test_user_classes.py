@@ -13,6 +13,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
+from runner.config.stored import compose_stored
 from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
 
@@ -136,6 +137,16 @@ def test_what_is_found(
 )
 def test_what_is_right(overrides: list[str], problems_of: Callable[..., list[Problem]]) -> None:
     assert problems_of(*overrides) == []
+
+
+def test_values_of_a_checkpoint_are_not_reported_again(problems_of: Callable[..., list[Problem]]) -> None:
+    overrides = ["experiment=ppo_stateless_cartpole_lstm", MINE, "module.model_config={size: 1}"]
+    assert problems_of(*overrides) == []
+    composed = compose_experiment(overrides)
+    build_experiment_config(compose_stored(composed.unresolved, [], overrides, None))
+    again = compose_stored(composed.unresolved, ["module.lstm_cell_size=7"], overrides, None)
+    with pytest.raises(ConfigError, match=r"MyModule does not use module\.lstm_cell_size"):
+        build_experiment_config(again)
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:

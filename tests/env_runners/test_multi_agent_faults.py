@@ -236,12 +236,12 @@ OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
 
 def test_one_report_tells_all_that_the_configuration_alone_shows() -> None:
     mistakes = {
-        "multi_agent.modules_to_train=[p7]": "multi_agent.modules_to_train contains p7, a module without agents",
-        "multi_agent.modules.px.fcnet_hiddens=[3]": "multi_agent.modules contains px, a module without agents",
+        "multi_agent.modules_to_train=[p7]": "multi_agent.modules_to_train contains p7, but no agent uses this module",
+        "multi_agent.modules.px.fcnet_hiddens=[3]": "multi_agent.modules contains px, but no agent uses this module",
         "multi_agent.modules.p0.fcnet_hidens=[3]": "unknown key multi_agent.modules.p0.fcnet_hidens",
         "multi_agent.modules.p0.fcnet_hiddens=[0]": "multi_agent.modules.p0.fcnet_hiddens is out of range",
         "multi_agent.modules.p0._target_=runner.modules.Nix": "multi_agent.modules.p0._target_: runner.modules does",
-        f"{OVERRIDES}.p8.lr=1e-3": f"{OVERRIDES} contains p8, a module without agents",
+        f"{OVERRIDES}.p8.lr=1e-3": f"{OVERRIDES} contains p8, but no agent uses this module",
         f"{OVERRIDES}.p0.lrr=1e-3": f"unknown key {OVERRIDES}.p0.lrr",
         f"{OVERRIDES}.p0.lr=fast": f"{OVERRIDES}.p0.lr has the wrong type",
         f"{OVERRIDES}.p0.gamma=1.5": f"{OVERRIDES}.p0.gamma is out of range",

@@ -185,6 +185,8 @@ def test_what_a_run_makes_elsewhere() -> None:
         CARTPOLE, "env_runners.num_env_runners=2", "learners.num_learners=1", "tracking=none", "learners.device=cuda"
     )
     assert done.not_made == ("Ray actors (2 env runners, 1 learner)",)
+    own = "algorithm.plan=[ParallelRollouts, {_target_: tests.support.own_plans.EverySecond}, TrainOneStep]"
+    assert rehearsed(CARTPOLE, own, "tracking=none").not_made == ("calls of tests.support.own_plans.EverySecond",)
 
 
 @pytest.mark.parametrize(

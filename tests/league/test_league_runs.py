@@ -219,7 +219,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
     [
         ("league.fixed.old=nowhere.onnx", "the policy file of player old cannot be read"),
         ("league.fixed.old=README.md", "player old cannot be created"),
-        ("league.modules=[main, mian]", "a module without agents"),
+        ("league.modules=[main, mian]", "but no agent uses this module"),
     ],
 )
 def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:

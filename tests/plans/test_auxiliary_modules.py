@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,18 +13,21 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 
 from runner import Trainer
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import ConfigError
 from runner.config.fields import option
+from runner.config.schemas import ModuleConfig
 from runner.episodes.columns import Rollout
 from runner.experiment.replay_builder import _lookbacks
 from runner.learners.loss import Loss
 from runner.modules import RLModule
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans import Experiences, PlanContext
+from runner.testing import check_loss, check_module
 from tests.conftest import ROOT
 from tests.support.resuming import assert_resumes_exactly, train
 
@@ -244,12 +249,13 @@ PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([MODEL.replace("on: default_policy", "on: defualt_policy")], "trains_on contains defualt_policy"),
+        ([MODEL.replace("on: default_policy", "on: defualt_policy")], "trains_on: module defualt_policy does not exist"),
         ([MODEL.replace("modules.model=", "modules.default_policy=")], "default_policy already acts for agents"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [modle]}}}}]"], "TrainOneStep contains an unknown module"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [default_policy]}}}}]"], "the plan does not train this module"),
         ([MODEL, "algorithm.plan=[AsyncGradients, ApplyGradients]"], "the plan does not train this module"),
         ([MODEL, "multi_agent.agent_to_module={a: b}"], "CartPole-v1 has a single agent"),
+        (["multi_agent.modules.model={fcnet_hiddens: [8]}"], "multi_agent.modules.model.trains_on=default_policy if"),
         ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model does not choose actions"),
         ([MODEL.replace("fcnet_hiddens", "fcnet_hidens")], "unknown key multi_agent.modules.model.fcnet_hidens"),
     ],
@@ -383,6 +389,16 @@ def test_experiences_of_modules() -> None:
 
 
 # -- the example -------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_keeps_the_contracts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "world_model")
+    example = importlib.import_module("world_model")
+    spaces = Box(-1.0, 1.0, (3,), np.float32), Box(-1.0, 1.0, (2,), np.float32)
+    config = ModuleConfig(fcnet_hiddens=[8], model_config={"num_members": 2})
+    make = partial(example.WorldModel, *spaces, config)
+    check_module(make)
+    check_loss(example.WorldModelLoss, example.WorldModelConfig(), make)
 
 
 def test_the_example_learns_from_imagined_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

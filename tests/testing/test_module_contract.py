@@ -277,9 +277,45 @@ def test_modules_of_users(module_class: type[Own]) -> None:
     check_module(module_class)
 
 
+class Predicts(RLModule):
+    """An auxiliary module: a model of the next observation and the reward. Nothing is wrong with it."""
+
+    train_outputs: tuple[str, ...] = ("predictions",)
+    inputs: tuple[str, ...] = ("obs", "actions", "rewards")
+
+    def __init__(self) -> None:
+        super().__init__(BOX, CONTINUOUS, ModuleConfig())
+        self.net = nn.Linear(6, 3)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        inputs = torch.cat((batch["obs"], batch["actions"], batch["rewards"].unsqueeze(-1)), -1)
+        return {"predictions": self.net(inputs)}
+
+
+class PredictsAverages(Predicts):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {"predictions": super().forward_train(batch)["predictions"].mean(0, keepdim=True)}
+
+
+class PredictsBlindly(Predicts):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train(batch | {"obs": torch.zeros_like(batch["obs"])})
+
+
+class LacksPredictions(Predicts):
+    train_outputs = ("predictions", "errors")
+
+
+def test_an_auxiliary_module_need_not_act() -> None:
+    check_module(Predicts)
+
+
 @pytest.mark.parametrize(
     ("module_class", "message"),
     [
+        (PredictsAverages, "forward_train returns a different predictions for a row alone"),
+        (PredictsBlindly, "forward_train returns the same predictions for different observations"),
+        (LacksPredictions, "forward_train does not return errors"),
         (NamesNoTuple, "outputs is not a tuple of column names"),
         (ForgetsStateIn, "`inputs` must contain state_in if and only if the module is stateful"),
         (HasNoMemory, "get_initial_state must be empty if and only if the module is stateless"),
@@ -299,7 +335,7 @@ def test_modules_of_users(module_class: type[Own]) -> None:
         (DrawsFromTorch, "forward_train draws from the global random generators"),
         (CountsCalls, "forward_train returns different outputs for the same batch"),
         (WritesIntoObs, "forward_train writes into obs of its batch"),
-        (KeepsATensor, "a module with the weights of another one acts differently"),
+        (KeepsATensor, "a module with the weights of another one returns different outputs"),
         (BeginsAtRandom, "two modules made with the same seed differ"),
         (LearnsTwice, "parameter net.bias is in 2 groups"),
         (LearnsItsTarget, "parameter weight of a target network is learned"),
@@ -320,7 +356,7 @@ def test_modules_of_users(module_class: type[Own]) -> None:
         ),
     ],
 )
-def test_refuses(module_class: type[Own], message: str) -> None:
+def test_refuses(module_class: type[RLModule], message: str) -> None:
     with pytest.raises(BrokenContract, match=message) as caught:
         check_module(module_class)
     assert str(caught.value).startswith(f"{module_class.__name__} breaks ")
