@@ -252,6 +252,11 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         }
 
     @property
+    def obs_rows(self) -> npt.NDArray[np.int64]:
+        """(R,) row of the observation before each step in `obs`; the observation after the step is in the next row."""
+        return np.arange(self.num_rows) + np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
     def first_obs_rows(self) -> npt.NDArray[np.int64]:
         """(E,) row of each chunk's first observation in `obs`."""
         return self.offsets[:-1] + np.arange(len(self))

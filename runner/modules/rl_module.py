@@ -23,9 +23,12 @@ class RLModule(nn.Module):
     """A policy network with the interface that runners and learners need. Subclass it and override `forward_train`.
 
     Observations and actions are nested like their spaces: a tensor, or dicts and tuples of tensors. A stateful module
-    sets `is_stateful`, `inputs` and `outputs`, and overrides `get_initial_state` and `forward_exploration`. Its batches
-    have a time axis: `obs` (N, 1, ...) when acting and (S, L, ...) when learning. `state_in` (N, ...) or (S, ...) does
-    not have a time axis. When acting, the module also returns `state_out` (N, ...).
+    sets `is_stateful`, `inputs = ("obs", "state_in")` and `outputs = ("action_dist_inputs", "state_out")`, and
+    overrides `get_initial_state` and `forward_exploration`. Its batches have a time axis: `obs` (N, 1, ...) when acting
+    and (S, L, ...) when learning, and so do its outputs, such as `action_dist_inputs` (N, 1, K). `state_in` and
+    `state_out`, (N, ...) or (S, ...), do not have a time axis.
+
+    An auxiliary module, which does not choose actions, sets `train_outputs` to the outputs that its loss reads.
 
     Dimension letters: N sub-environments, B batch rows, S sequences of length L, K width of `action_dist_inputs`.
 
@@ -51,7 +54,7 @@ class RLModule(nn.Module):
     `vf_preds` may be missing if no loss or connector uses it, or if `compute_values` is overridden.
     """
     inputs: tuple[str, ...] = ("obs",)
-    """Columns that the forward passes read; stateful modules also read `state_in`."""
+    """Columns that the forward passes read."""
     is_stateful = False
     num_noise = 0
     noise_steps = 1

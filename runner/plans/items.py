@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
+from runner.episodes import nested
+from runner.episodes.columns import DEFAULT_MODULE_ID, OBS, Rollout
 from runner.episodes.made_blocks import make_block
 from runner.pipelines.custom_metrics import ReducedMetrics
 
@@ -94,6 +95,28 @@ class Experiences(Item):
         """
         block = make_block(columns, terminateds, lengths, module_id)
         return cls(Rollout({module_id: block}, block.num_rows))
+
+    def with_columns(self, columns: Mapping[str, Mapping[str, Any]]) -> Experiences:
+        """Return an item with other columns; this one does not change.
+
+        Args:
+            columns: module id -> name of a new or known column -> array (R, ...) or nested arrays; `obs` (R + E, ...).
+
+        Raises:
+            ValueError: the item does not contain steps of a module, or a column has another number of rows.
+        """
+        blocks = dict(self.rollout.blocks)
+        for module_id, of_module in columns.items():
+            if module_id not in blocks:
+                raise ValueError(f"there are no steps of module {module_id}; the item has {', '.join(blocks)}")
+            block = blocks[module_id]
+            for name, column in of_module.items():
+                expected = block.num_rows + (len(block) if name == OBS else 0)
+                wrong = [len(leaf) for leaf in nested.leaves(column) if len(leaf) != expected]
+                if wrong:
+                    raise ValueError(f"column {name} of module {module_id} has {wrong[0]} rows instead of {expected}")
+            blocks[module_id] = block.with_columns(of_module)
+        return replace(self, rollout=replace(self.rollout, blocks=blocks))
 
     @property
     def num_env_steps(self) -> int:

@@ -249,7 +249,10 @@ PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([MODEL.replace("on: default_policy", "on: defualt_policy")], "trains_on: module defualt_policy does not exist"),
+        (
+            [MODEL.replace("on: default_policy", "on: defualt_policy")],
+            "trains_on: module defualt_policy does not exist",
+        ),
         ([MODEL.replace("modules.model=", "modules.default_policy=")], "default_policy already acts for agents"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [modle]}}}}]"], "TrainOneStep contains an unknown module"),
         ([MODEL, f"{PLANS}{{TrainOneStep: {{modules: [default_policy]}}}}]"], "the plan does not train this module"),

@@ -51,6 +51,38 @@ def test_rollouts_of_several_steps() -> None:
     assert (first.is_terminated, second.is_truncated) == (True, True)
 
 
+def test_columns_are_replaced_in_a_copy() -> None:
+    item = Experiences.from_columns(ROLLOUTS, np.array([True, False]), np.array([2, 1]))
+    block = item.rollout.blocks["default_policy"]
+    new_obs = block.columns["obs"][block.obs_rows + 1]
+    assert new_obs.tolist() == [[1.0], [2.0], [4.0]]
+    bonus = {"rewards": block.columns["rewards"] + new_obs[:, 0], "bonus": new_obs[:, 0]}
+    changed = item.with_columns({"default_policy": bonus}).rollout.blocks["default_policy"]
+    assert changed.columns["rewards"].tolist() == [2.0, 4.0, 7.0]
+    assert changed.columns["bonus"].tolist() == [1.0, 2.0, 4.0]
+    assert block.columns["rewards"].tolist() == [1.0, 2.0, 3.0]
+    assert item.with_columns({"default_policy": {"obs": 2 * block.columns["obs"]}}).num_env_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("module_id", "columns", "message"),
+    [
+        ("other", {}, "there are no steps of module other; the item has default_policy"),
+        ("default_policy", {"rewards": np.zeros(4)}, "rewards of module default_policy has 4 rows instead of 3"),
+        ("default_policy", {"obs": np.zeros((3, 1))}, "obs of module default_policy has 3 rows instead of 5"),
+        (
+            "default_policy",
+            {"latent": {"h": np.zeros(3), "c": np.zeros(2)}},
+            "latent of module default_policy has 2 rows instead of 3",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit(module_id: str, columns: dict[str, Any], message: str) -> None:
+    item = Experiences.from_columns(ROLLOUTS, np.array([True, False]), np.array([2, 1]))
+    with pytest.raises(ValueError, match=message):
+        item.with_columns({module_id: columns})
+
+
 def test_nested_observations() -> None:
     nested = {**STEPS, "obs": {"a": STEPS["obs"]}, "new_obs": {"a": STEPS["new_obs"]}}
     [block] = Experiences.from_columns(nested, np.zeros(3, np.bool_)).rollout.blocks.values()

@@ -108,7 +108,11 @@ OWN_MODULE = ("own_module", "residual_cartpole")
 
 @pytest.mark.parametrize(
     ("folder", "experiment"),
-    marked_but(pytest.mark.slow, [OWN_MODULE, ("own_connector", "angles_cartpole")], OWN_MODULE),
+    marked_but(
+        pytest.mark.slow,
+        [OWN_MODULE, ("own_module", "attention_cartpole"), ("own_connector", "angles_cartpole")],
+        OWN_MODULE,
+    ),
 )
 def test_own_modules_and_connectors_train_and_are_exported(tmp_path: Path, folder: str, experiment: str) -> None:
     short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]

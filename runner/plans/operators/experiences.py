@@ -12,7 +12,7 @@ from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
 from runner.config.plans import train_batch_size
 from runner.env_runners.episode_ids import runner_of
-from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
+from runner.episodes.columns import OBS, Column, ColumnBlock, Rollout, concat_rollouts
 from runner.plans.complete_episodes import EpisodeAssembler
 from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
@@ -122,10 +122,10 @@ class StandardizeFields(Operator):
 
     def transform(self, item: Experiences) -> list[Experiences]:
         """Return the item with these columns standardised; the standard deviation is at least 1e-4."""
-        blocks = {module_id: self._standardised(block) for module_id, block in item.rollout.blocks.items()}
-        return [replace(item, rollout=replace(item.rollout, blocks=blocks))]
+        blocks = item.rollout.blocks.items()
+        return [item.with_columns({module_id: self._standardised(block) for module_id, block in blocks})]
 
-    def _standardised(self, block: ColumnBlock) -> ColumnBlock:
+    def _standardised(self, block: ColumnBlock) -> dict[str, Column]:
         columns = dict(block.columns)
         for name in self.options.fields:
             column = columns.get(name)
@@ -145,7 +145,7 @@ class StandardizeFields(Operator):
                     )
                 )
             columns[name] = (column - column.mean(0)) / np.maximum(column.std(0), _SMALLEST_STD)
-        return replace(block, columns=columns)
+        return columns
 
 
 def joined(parts: list[Experiences]) -> Experiences:
