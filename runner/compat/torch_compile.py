@@ -27,7 +27,7 @@ GraphPass = CustomGraphPass
 # `torch.compiler` does not have public errors.
 COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError)
 
-_TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+_TALKATIVE = ("torch._dynamo.convert_frame", "torch._dynamo.backends.common", "torch._subclasses.fake_tensor")
 # Advice for GPUs that does not apply to users of runner: float32 is not rounded, and torch chooses the kernels.
 _ADVICE = (r"TensorFloat32 tensor cores .* available but not enabled", r"\s*Online softmax is disabled on the fly")
 
