@@ -236,8 +236,8 @@ def also_published(runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """Return a paragraph with further published returns after the env steps of these runs, or nothing."""
     seen, further = set(), []
     for name, value, steps, source in OTHERS:
-        of_seeds = runs.get(name, [])
-        if not of_seeds or of_seeds[0]["target"] is not None or steps != of_seeds[0]["max_env_steps"]:
+        seed_runs = runs.get(name, [])
+        if not seed_runs or seed_runs[0]["target"] is not None or steps != seed_runs[0]["max_env_steps"]:
             continue
         if name in seen:
             further.append(f"`{name}` {value} ({source})")

@@ -131,8 +131,9 @@ def _keep_policy(experiment: str, run_dir: Path) -> None:
     """Export the policy of a run, unless it is large."""
     policy = POLICIES / f"{experiment}.onnx"
     command = [sys.executable, "-m", "runner", "export", str(run_dir), "--force", "-o", str(policy)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    if policy.stat().st_size > LARGEST_POLICY:
+    if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+        print(f"{experiment}: the policy in {run_dir} was not exported", flush=True)
+    elif policy.stat().st_size > LARGEST_POLICY:
         policy.unlink()
 
 
@@ -153,7 +154,7 @@ def main() -> None:
     print(f"{len(missing)} runs to train", flush=True)
     num_outdated = sum(zoo.num_outdated(name, num) for name, num in num_seeds.items())
     if num_outdated and not arguments.again:
-        print(f"{num_outdated} stored runs have an older configuration; --again trains them again", flush=True)
+        print(f"{num_outdated} stored runs have an older configuration; --again trains all runs again", flush=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         futures = [pool.submit(zoo.train, *one) for one in missing]
         try:

@@ -260,7 +260,7 @@ class ModuleConfig:
     architecture: str = option(
         "mlp",
         "encoder: mlp: hidden layers of the widths fcnet_hiddens; simba: a residual block with layer normalisation for "
-        "each of these widths, which are equal; simba_v2: the same with features and weights of length 1",
+        "each of these widths, which are equal; simba_v2: the same with features and weights normalised to unit length",
         choices=("mlp", "simba", "simba_v2"),
     )
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)

@@ -256,10 +256,11 @@ def find_unknown_keys(
 ) -> list[tuple[str, str, str | None]]:
     """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`.
 
-    Fields that are `set_elsewhere` are not among the expected ones.
+    Fields in `set_elsewhere` are not suggested.
     """
     fields = typed_fields(schema)
-    unknown, names = [str(key) for key in values if key not in fields], [f for f in fields if f not in set_elsewhere]
+    unknown = [str(key) for key in values if key not in fields]
+    names = [name for name in fields if name not in set_elsewhere]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_key(key, names, prefix)) for key in unknown]
 
 

@@ -79,6 +79,8 @@ def fix_of_single_agent(multi_agent: MultiAgentConfig) -> str:
     several = "set env._target_ to a MultiAgentEnv class"
     if not others or multi_agent.agent_to_module:
         return several
+    if others[0] == DEFAULT_MODULE_ID:
+        return f"{several}, or set the keys of {DEFAULT_MODULE_ID} under `module`"
     key = f"multi_agent.modules.{others[0]}.trains_on={DEFAULT_MODULE_ID}"
     return f"{several}, or {key} if {others[0]} does not choose actions"
 
@@ -95,8 +97,10 @@ def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Ite
             what = f"{key}: {source} is an auxiliary module and does not have experiences"
             yield Problem(what, where(key), source, ", ".join(acting) or DEFAULT_MODULE_ID)
         else:
-            for problem in find_unmapped_modules(key, [source], replace(multi_agent, modules={}), where):
-                yield replace(problem, what=f"{key}: module {source} does not exist")
+            of_agents = replace(multi_agent, modules={})
+            yield from find_unmapped_modules(
+                key, [source], of_agents, where, "{key}: module {module_id} does not exist"
+            )
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -167,7 +171,11 @@ def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem
 
 
 def find_unmapped_modules(
-    key: str, module_ids: Iterable[str], multi_agent: MultiAgentConfig, where: Where
+    key: str,
+    module_ids: Iterable[str],
+    multi_agent: MultiAgentConfig,
+    where: Where,
+    what: str = "{key} contains {module_id}, but no agent uses this module",
 ) -> Iterator[Problem]:
     """Yield modules without an entry in the mapping; only the environment shows whether entries match agents."""
     mapping = multi_agent.agent_to_module
@@ -177,9 +185,8 @@ def find_unmapped_modules(
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
-            what = f"{key} contains {module_id}, but no agent uses this module"
-            place = where(f"{key}.{module_id}") or where(key)
-            yield Problem(what, place, module_id, ", ".join(known), nearest_match(module_id, known))
+            place, text = where(f"{key}.{module_id}") or where(key), what.format(key=key, module_id=module_id)
+            yield Problem(text, place, module_id, ", ".join(known), nearest_match(module_id, known))
 
 
 def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:

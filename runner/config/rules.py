@@ -217,7 +217,8 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
         yield Problem("stop is empty, so the run would never end", composed.where("stop"), "{}", expected)
     metric = config.sweep.metric or []
     named = [(f"stop.{name}", name) for name in config.stop]
-    if isinstance(composed.values["checkpoint"]["metric"], str):  # otherwise another check reports it
+    given = composed.values.get("checkpoint")
+    if isinstance(given, dict) and isinstance(given.get("metric", ""), str):  # otherwise another check reports it
         named += [("checkpoint.metric", config.checkpoint.metric)]
     named += [("sweep.metric", name) for name in ([metric] if isinstance(metric, str) else metric)]
     for key, name in [*named, ("sweep.time_attr", config.sweep.time_attr)]:

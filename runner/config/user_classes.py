@@ -220,14 +220,14 @@ def _find_ignored_fields(
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
         value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
-            expected = f"{show_value(getattr(default, field))}, or code in {name} that reads config.{field}"
-            yield Problem(f"{name} does not use {key}.{field}", source, show_value(value), expected)
+            expected, fix = show_value(getattr(default, field)), f"read config.{field} in {name}, or remove the value"
+            yield Problem(f"{name} does not use {key}.{field}", source, show_value(value), expected, fix=fix)
 
 
 def _is_chosen(source: str) -> bool:
     """Return whether the user chose a value for this module, rather than a built-in experiment for another one.
 
-    Values of a checkpoint were checked when its run started.
+    Values of a checkpoint were chosen before, maybe for another module.
     """
     is_shipped = source in (DEFAULT_SOURCE, CHECKPOINT_SOURCE) or source.startswith(_SHIPPED)
     return not is_shipped or (source.startswith(_SHIPPED_MODULES) and not source.startswith(_DEFAULT_FILE))

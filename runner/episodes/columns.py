@@ -254,6 +254,8 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
     @property
     def obs_rows(self) -> npt.NDArray[np.int64]:
         """(R,) row of the observation before each step in `obs`; the observation after the step is in the next row."""
+        if self.has_single_steps:
+            return np.arange(0, 2 * len(self), 2)
         return np.arange(self.num_rows) + np.repeat(np.arange(len(self)), self.lengths)
 
     @property

@@ -225,7 +225,8 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
     actors = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
     if actors and config.engine == "ray":
         yield f"Ray actors ({', '.join(actors)})"
-    custom = [step.name for step in steps_of(read_plan(config.algorithm.plan)) if step.config is None]
+    steps = steps_of(read_plan(config.algorithm.plan))
+    custom = list(dict.fromkeys(step.name for step in steps if step.config is None))
     if custom:
         yield f"calls of {', '.join(custom)}"
     if config.callbacks:

@@ -122,11 +122,4 @@ def obs_of_steps(obs: Column, block: ColumnBlock, later: int = 0) -> Column:
     """
     if block.has_single_steps and type(obs) is np.ndarray:  # takes a third of the time
         return obs[later::2].copy()
-    return nested.take(obs, step_rows_of_obs(block) + later)
-
-
-def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return (R,) the rows of the `obs` column before each step: all except the last one of each chunk."""
-    if block.has_single_steps:
-        return np.arange(0, 2 * len(block), 2)
-    return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)
+    return nested.take(obs, block.obs_rows + later)

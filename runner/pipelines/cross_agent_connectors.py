@@ -16,7 +16,6 @@ from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.episodes.spaces import blank_item
-from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import AGENT_INDEX, AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, STATE, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.requirements import Requirements
@@ -56,7 +55,7 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
         observed, mask = observations_of_agents(episodes, blocks, self._spaces)
         index = agents_of_observations(episodes, list(self._spaces))
         if LOSS_MASK not in batch:
-            rows = step_rows_of_obs(episodes)
+            rows = episodes.obs_rows
             observed, mask, index = nested.take(observed, rows), mask[rows], index[rows]
         batch[OBS_OF_AGENTS], batch[AGENTS_MASK], batch[AGENT_INDEX] = observed, mask, index
         return batch
@@ -86,7 +85,7 @@ class AddStatesFromInfosToTrainBatch(LearnerConnector):
         states = [state for chunk in range(len(episodes)) for state in _states_of(episodes, chunk)]
         column, index = nested.stack(states), agents_of_observations(episodes, self._agents)
         if LOSS_MASK not in batch:
-            rows = step_rows_of_obs(episodes)
+            rows = episodes.obs_rows
             column, index = nested.take(column, rows), index[rows]
         batch[STATE], batch[AGENT_INDEX] = column, index
         return batch

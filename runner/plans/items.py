@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
@@ -112,9 +113,11 @@ class Experiences(Item):
             block = blocks[module_id]
             for name, column in of_module.items():
                 expected = block.num_rows + (len(block) if name == OBS else 0)
-                wrong = [len(leaf) for leaf in nested.leaves(column) if len(leaf) != expected]
+                shapes = [np.shape(leaf) for leaf in nested.leaves(column)]
+                wrong = [shape for shape in shapes if shape[:1] != (expected,)]
                 if wrong:
-                    raise ValueError(f"column {name} of module {module_id} has {wrong[0]} rows instead of {expected}")
+                    what = f"column {name} of module {module_id} has shape {wrong[0]} instead of {expected} rows"
+                    raise ValueError(what)
             blocks[module_id] = block.with_columns(of_module)
         return replace(self, rollout=replace(self.rollout, blocks=blocks))
 

@@ -132,7 +132,8 @@ def largest_difference(
         num_steps: length of each episode.
 
     Returns:
-        The largest difference of `action_dist_inputs` and `actions`, relative for values beyond 1.
+        The largest difference of `action_dist_inputs` and `actions`, divided by the largest value of its row if that
+        is above 1: rounding errors of a row have the size of its largest values.
     """
     reference = ReferencePolicy(built, weights, shared_state, num_rows)
     space = copy.deepcopy(built.spec.observation_space)
@@ -153,8 +154,8 @@ def largest_difference(
 
 
 def _difference(a: Any, b: Any) -> float:
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return float((np.abs(a - b) / np.maximum(1.0, np.abs(b))).max(initial=0.0))
+    a, b = (np.asarray(values, np.float64).reshape(len(values), -1) for values in (a, b))
+    return float((np.abs(a - b) / np.abs(b).max(-1, initial=1.0, keepdims=True)).max(initial=0.0))
 
 
 _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS = 64, 4

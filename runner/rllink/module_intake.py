@@ -21,7 +21,6 @@ from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, Connector
 from runner.pipelines.defaults import default_module_to_env_connectors
 from runner.pipelines.module_to_env_connectors import EpsilonGreedyActions, NormalizeAndClipActions
@@ -123,7 +122,7 @@ class ModuleIntake:
         return columns
 
     def _forward(self, block: ColumnBlock, obs: Any) -> dict[str, Column]:
-        rows = torch.from_numpy(step_rows_of_obs(block))
+        rows = torch.from_numpy(block.obs_rows)
         outputs = self._seen.module.forward_exploration({OBS: nested.map_leaves(lambda leaf: leaf[rows], obs)})
         return {name: nested.map_leaves(_array, outputs[name]) for name in self._outputs}
 
@@ -195,6 +194,6 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 def _step_of_obs(block: ColumnBlock) -> npt.NDArray[np.int64]:
     """Return the row (R + E,) of the step after each observation; for a last observation, of the step before it."""
     rows = np.empty(block.num_rows + len(block), np.int64)
-    rows[step_rows_of_obs(block)] = np.arange(block.num_rows)
+    rows[block.obs_rows] = np.arange(block.num_rows)
     rows[block.first_obs_rows + block.lengths] = block.offsets[1:] - 1
     return rows

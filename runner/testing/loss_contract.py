@@ -198,8 +198,9 @@ class _LossContract:
             is_reached = gradient is not None and bool(gradient.any())
             if is_reached != is_meant:
                 what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
-                expected = "a gradient for every learned parameter except parameters in `untouched`"
-                fix = None if self._has_own_module else "pass make_module, or untouched=[...] with its prefix"
+                expected = "a gradient for every learned parameter whose name does not start with one of `untouched`"
+                is_of_default = not is_reached and not self._has_own_module
+                fix = "pass make_module, or name the parameter in `untouched`" if is_of_default else None
                 yield Problem(what, "__call__", expected=expected, fix=fix)
 
     def _differentiate(self, module: RLModule, metrics: LossMetrics) -> None:

@@ -20,12 +20,14 @@ from runner.testing.sampled_items import are_close, memory_of, process_streams, 
 _ROWS, _STEPS = 5, 4
 _PASSES = ("forward_exploration", "forward_inference")
 _NUMBER = gym.spaces.Box(-1.0, 1.0, (), np.float32)  # of a column such as `rewards`
+_FLAG = gym.spaces.Box(0, 1, (), np.bool_)  # type: ignore[arg-type]
+_OF_COLUMNS = {"terminateds": _FLAG, "truncateds": _FLAG, "n_step": gym.spaces.Discrete(3, start=1)}
 
 
 def check_module(make: Callable[[], RLModule]) -> None:
     """Check a module on random items of its spaces, on the CPU.
 
-    An auxiliary module, whose `train_outputs` lack `action_dist_inputs`, is checked while learning only.
+    Of an auxiliary module, whose `train_outputs` lack `action_dist_inputs`, only `forward_train` is checked.
 
     Args:
         make: makes the module with torch's random generator, which is seeded before each call.
@@ -42,7 +44,7 @@ class _ModuleContract:
         self._make = make
         self._sampled: dict[tuple[int, ...], dict[str, Any]] = {}
         self.module = self._made(0)
-        self._is_acting = "action_dist_inputs" in self.module.train_outputs
+        self._is_acting = "action_dist_inputs" in (self.module.train_outputs or ())
         self._passes = _PASSES if self._is_acting else ()
 
     def _made(self, seed: int) -> RLModule:
@@ -81,10 +83,10 @@ class _ModuleContract:
             batch["noise"] = torch.from_numpy(module.draw_noise(np.random.default_rng(0), leading))
         if module.is_stateful:
             batch["state_in"] = memory_of(module, leading[0])
-        stream = np.random.default_rng(0)
-        for column in [column for column in module.inputs if column not in batch]:
-            space = {"actions": module.action_space, "new_obs": module.observation_space}.get(column, _NUMBER)
-            batch[column] = tensors_of(space, *leading, seed=int(stream.integers(2**31)))
+        spaces = {"actions": module.action_space, "new_obs": module.observation_space} | _OF_COLUMNS
+        for seed, column in enumerate(module.inputs, start=1):
+            if column not in batch:
+                batch[column] = tensors_of(spaces.get(column, _NUMBER), *leading, seed=seed)
         return batch
 
     def _acting(self) -> dict[str, Any]:
@@ -136,6 +138,9 @@ class _ModuleContract:
         if missing:
             what = f"forward_train does not return {', '.join(missing)}"
             yield Problem(what, "forward_train", ", ".join(outputs), "all of `train_outputs`")
+        if not self._is_acting and "action_dist_inputs" in outputs:
+            what = "`train_outputs` lacks action_dist_inputs, which forward_train returns"
+            yield Problem(what, "train_outputs", repr(self.module.train_outputs), "all outputs of forward_train")
         yield from self._unfit(outputs, "forward_train", leading)
         if not any(leaf.requires_grad for leaf in nested.leaves(dict(outputs)) if isinstance(leaf, Tensor)):
             yield Problem(
@@ -192,11 +197,13 @@ class _ModuleContract:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
         batch = self._learning()
         others = nested.map_leaves(lambda leaf: leaf.roll(1, 0), batch["obs"])
-        if are_equal(batch["obs"], others):  # the space has only one item
+        if are_equal(batch["obs"], others) or "obs" not in module.inputs:  # the space has only one item
             return
         outputs, of_others = module.forward_train(batch), module.forward_train(batch | {"obs": others})
-        for column in ("action_dist_inputs", "vf_preds") if self._is_acting else self.module.train_outputs:
-            if column in outputs and are_equal(*(_detached(one[column]) for one in (outputs, of_others))):
+        needed = [name for name in ("action_dist_inputs", "vf_preds") if self._is_acting and name in outputs]
+        same = [name for name in needed or outputs if are_equal(_detached(outputs[name]), _detached(of_others[name]))]
+        if needed or len(same) == len(outputs):  # an auxiliary module needs one output that depends on `obs`
+            for column in same:
                 what = f"forward_train returns the same {column} for different observations"
                 yield Problem(what, "forward_train", expected="outputs that depend on `obs`")
 
@@ -236,7 +243,7 @@ class _ModuleContract:
                 yield Problem(what, name, fix="write to new tensors")
 
     def keeps_all_in_its_weights(self) -> Iterator[Problem]:
-        """Check that a module with copied weights is equal, since env runners receive only the weights."""
+        """Check that a module with copied weights returns equal outputs, since env runners receive only weights."""
         other = self._made(1)
         FlatParameters(other).load(FlatParameters(self._made(0)).to_numpy())
         name, batch, expected = next(self._outputs())

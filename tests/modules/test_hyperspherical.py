@@ -38,10 +38,10 @@ def _unit(x: Tensor, axis: int = -1) -> Tensor:
 def _through(network: HypersphericalEnsemble, member: int, inputs: Tensor) -> Tensor:
     """Compute the equations of the docstring for one member."""
     weights = [_unit(weight[member], 0) for weight in network.weights]
-    scales = [scale[member] for scale in network.scales]
-    num_blocks, width = len(network.rates), network.num_outputs
+    scales = [scale[member] for scale in network.gains]
+    num_blocks, width = len(network.steps), network.num_outputs
     hidden = _unit(scales[0] * (_unit(torch.cat((inputs, torch.full((len(inputs), 1), 3.0)), -1)) @ weights[0]))
-    for number, rate in enumerate(network.rates):
+    for number, rate in enumerate(network.steps):
         a = rate[member] * math.sqrt(width) / (num_blocks + 1)
         inner = torch.relu(scales[number + 1] * (hidden @ weights[2 * number + 1]))
         hidden = _unit(hidden + a * (_unit(inner @ weights[2 * number + 2]) - hidden))
@@ -86,8 +86,9 @@ def test_initial_values_are_those_of_the_paper() -> None:
     weight = network.weights[0][0]  # 8 inputs, 8 outputs
     torch.testing.assert_close(weight.T @ weight, torch.eye(8), atol=1e-5, rtol=0)
     assert not torch.equal(weight, network.weights[0][1])
-    torch.testing.assert_close(network.scales[0], torch.full((2, 1, 8), math.sqrt(2 / 8)))
-    torch.testing.assert_close(network.rates[0] * math.sqrt(8) / 4, torch.full((2, 1, 8), 1 / 4))
+    torch.testing.assert_close(network.gains[0], torch.full((2, 1, 8), math.sqrt(2 / 8)))
+    torch.testing.assert_close(network.gains[1], torch.full((2, 1, 32), math.sqrt(2 / 32)))
+    torch.testing.assert_close(network.steps[0] * math.sqrt(8) / 4, torch.full((2, 1, 8), 1 / 4))
 
 
 def test_given_initialisers_are_used() -> None:

@@ -36,7 +36,6 @@ from runner.pipelines import (
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
-from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.rows.episode_list import EpisodeList
 from tests.episodes.test_columns import episode_of
 from tests.pipelines import (
@@ -482,9 +481,9 @@ def test_columns_that_are_there_already_are_left_as_they_are(edits: Any, by_item
     assert batch["truncateds"].tolist()[-1]
 
 
-def test_step_rows_of_obs() -> None:
+def test_rows_of_observations_before_steps() -> None:
     block = block_from_episodes([episode_of("a", 2), episode_of("b", 1), episode_of("c", 3)])
-    assert step_rows_of_obs(block).tolist() == [0, 1, 3, 5, 6, 7]
+    assert block.obs_rows.tolist() == [0, 1, 3, 5, 6, 7]
 
 
 def test_running_episodes_may_be_plain_episodes() -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from runner import Trainer
@@ -259,6 +259,7 @@ PLANS = "algorithm.plan=[ParallelRollouts, ConcatBatches, "
         ([MODEL, "algorithm.plan=[AsyncGradients, ApplyGradients]"], "the plan does not train this module"),
         ([MODEL, "multi_agent.agent_to_module={a: b}"], "CartPole-v1 has a single agent"),
         (["multi_agent.modules.model={fcnet_hiddens: [8]}"], "multi_agent.modules.model.trains_on=default_policy if"),
+        (["multi_agent.modules.default_policy={fcnet_hiddens: [8]}"], "set the keys of default_policy under `module`"),
         ([MODEL, "connectors.modules={model: {env_to_module: []}}"], "model does not choose actions"),
         ([MODEL.replace("fcnet_hiddens", "fcnet_hidens")], "unknown key multi_agent.modules.model.fcnet_hidens"),
     ],
@@ -391,7 +392,39 @@ def test_experiences_of_modules() -> None:
     assert own.of_modules(None, {"model": "a"}).blocks["model"] is rollout.blocks["a"]
 
 
-# -- the example -------------------------------------------------------------------------------------------------------
+STEPS: dict[str, Any] = {
+    "obs": np.zeros((2, 2), np.float32),
+    "new_obs": np.array([[0.5, -0.5], [1.0, 0.0]], np.float32),
+    "actions": np.array([0, 2]),
+    "rewards": np.ones(2, np.float32),
+}
+
+
+# -- the examples ------------------------------------------------------------------------------------------------------
+
+
+def test_a_curiosity_bonus_is_added_to_the_rewards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = ROOT / "examples" / "curiosity"
+    monkeypatch.syspath_prepend(folder)
+    example = importlib.import_module("curiosity")
+    spaces = Box(-1.0, 1.0, (2,), np.float32), Discrete(3)
+    make_module = partial(example.Curiosity, *spaces, ModuleConfig(fcnet_hiddens=[8]))
+    check_module(make_module)
+    check_loss(example.CuriosityLoss, example.CuriosityConfig(), make_module)
+    overrides = ["tracking=none", "algorithm.train_batch_size_per_learner=128", "algorithm.num_epochs=1"]
+
+    def make() -> Trainer:
+        return Trainer.from_experiment("curious_mountain_car", overrides, config_dir=folder)
+
+    results = assert_resumes_exactly(make, tmp_path, cuts=(1,))
+    assert results[-1]["plan/AddCuriosity/bonus"] > 0
+    with make() as trainer:
+        steps = {name: STEPS[name] for name in ("obs", "new_obs", "actions", "rewards")}
+        item = Experiences.from_columns(steps, np.zeros(2, np.bool_))
+        [changed] = example.AddCuriosity(trainer.context, scale=2.0).transform(item)
+        module = trainer.context.learners.modules["curiosity"]
+        errors = module.forward_train({"obs": torch.from_numpy(steps["new_obs"])})["errors"].detach().numpy()
+    np.testing.assert_allclose(changed.rollout.blocks["default_policy"].columns["rewards"], 1.0 + 2.0 * errors)
 
 
 def test_the_example_keeps_the_contracts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,21 @@ def test_columns_are_replaced_in_a_copy() -> None:
     ("module_id", "columns", "message"),
     [
         ("other", {}, "there are no steps of module other; the item has default_policy"),
-        ("default_policy", {"rewards": np.zeros(4)}, "rewards of module default_policy has 4 rows instead of 3"),
-        ("default_policy", {"obs": np.zeros((3, 1))}, "obs of module default_policy has 3 rows instead of 5"),
+        (
+            "default_policy",
+            {"rewards": np.zeros(4)},
+            r"rewards of module default_policy has shape \(4,\) instead of 3 rows",
+        ),
+        (
+            "default_policy",
+            {"obs": np.zeros((3, 1))},
+            r"obs of module default_policy has shape \(3, 1\) instead of 5 rows",
+        ),
+        ("default_policy", {"rewards": 1.0}, r"rewards of module default_policy has shape \(\) instead of 3 rows"),
         (
             "default_policy",
             {"latent": {"h": np.zeros(3), "c": np.zeros(2)}},
-            "latent of module default_policy has 2 rows instead of 3",
+            r"latent of module default_policy has shape \(2,\) instead of 3 rows",
         ),
     ],
 )

@@ -109,6 +109,13 @@ def difference(model: bytes, parts: BuiltActingModule, weights: Any, shared_stat
     return largest_difference(LocalPolicy(model), parts, weights, shared_state)
 
 
+def test_rounding_errors_of_large_outputs_are_relative_to_their_row() -> None:
+    parts, config = make_parts(VECTOR, spaces.Discrete(64))
+    weights = 100.0 * random_weights(parts, 1)
+    model = OnnxPolicy.of_module(parts, config).to_bytes(weights, {})
+    assert difference(model, parts, weights, {}) < 1e-5
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
     observation_space, action_space, overrides, connectors = CASES[name]

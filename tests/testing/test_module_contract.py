@@ -31,6 +31,8 @@ OURS = {
     "DQN-memory": (DoubleQModule, DISCRETE, {"use_lstm": True}),
     "SAC-discrete": (DiscreteSACModule, DISCRETE, {}),
     "IQL": (IQLModule, CONTINUOUS, {"vf_share_layers": False}),
+    "SimBa": (SACModule, CONTINUOUS, {"architecture": "simba"}),
+    "SimbaV2": (SACModule, CONTINUOUS, {"architecture": "simba_v2"}),
 }
 
 
@@ -306,6 +308,10 @@ class LacksPredictions(Predicts):
     train_outputs = ("predictions", "errors")
 
 
+class ForgetsItsOutputs(Own):
+    train_outputs = ("vf_preds",)
+
+
 def test_an_auxiliary_module_need_not_act() -> None:
     check_module(Predicts)
 
@@ -316,6 +322,7 @@ def test_an_auxiliary_module_need_not_act() -> None:
         (PredictsAverages, "forward_train returns a different predictions for a row alone"),
         (PredictsBlindly, "forward_train returns the same predictions for different observations"),
         (LacksPredictions, "forward_train does not return errors"),
+        (ForgetsItsOutputs, "`train_outputs` lacks action_dist_inputs, which forward_train returns"),
         (NamesNoTuple, "outputs is not a tuple of column names"),
         (ForgetsStateIn, "`inputs` must contain state_in if and only if the module is stateful"),
         (HasNoMemory, "get_initial_state must be empty if and only if the module is stateless"),

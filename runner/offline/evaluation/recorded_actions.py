@@ -20,7 +20,6 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.offline.evaluation.estimators import Array, IntArray
-from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN
 
 # Columns (R + E, ...) that a module reads: nested arrays or tensors with a row for each observation of a block.
@@ -148,7 +147,7 @@ def device_of(module: RLModule) -> torch.device:
 
 def _log_probs(module: RLModule, dist_inputs: Tensor, actions: Any, block: ColumnBlock) -> Array:
     """Return the log probabilities (R,) of the recorded actions; -inf for actions that a mask forbids."""
-    at_steps = dist_inputs.index_select(0, torch.from_numpy(step_rows_of_obs(block)).to(dist_inputs.device))
+    at_steps = dist_inputs.index_select(0, torch.from_numpy(block.obs_rows).to(dist_inputs.device))
     log_probs = module.action_dist.log_prob(at_steps, actions).double().cpu().numpy()
     return np.where(log_probs <= _IMPOSSIBLE_LOGP, -np.inf, log_probs)
 

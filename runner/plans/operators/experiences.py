@@ -126,13 +126,13 @@ class StandardizeFields(Operator):
         return [item.with_columns({module_id: self._standardised(block) for module_id, block in blocks})]
 
     def _standardised(self, block: ColumnBlock) -> dict[str, Column]:
-        columns = dict(block.columns)
+        columns: dict[str, Column] = {}
         for name in self.options.fields:
-            column = columns.get(name)
+            column = block.columns.get(name)
             if not isinstance(column, np.ndarray) or name == OBS or column.dtype.kind != "f":
                 known = [
                     key
-                    for key, one in columns.items()
+                    for key, one in block.columns.items()
                     if getattr(one, "dtype", np.dtype("O")).kind == "f" and key != OBS
                 ]
                 raise RunFailure(
