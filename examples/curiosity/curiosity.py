@@ -1,4 +1,4 @@
-"""A bonus for unfamiliar observations, from a network that learns beside the policy.
+"""A bonus for unfamiliar observations, from a network that learns next to the policy.
 
 This is random network distillation (Burda et al., 2018, https://arxiv.org/abs/1810.12894) without its normalisation.
 """
