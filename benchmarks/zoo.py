@@ -8,6 +8,7 @@ has changed, `make zoo ZOO="--again --experiments NAME"` trains it again.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -77,15 +78,16 @@ class Zoo:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stored, self._lock = folder, stored_runs(RUNS), Lock()
+        self._read = functools.cache(Experiment.read)  # each configuration is composed once
 
     def missing(self, name: str, num_seeds: int, again: bool) -> list[tuple[Experiment, int]]:
         """Return the seeds of an experiment that are not stored, or all of them."""
-        experiment, stored = Experiment.read(name), self._stored.setdefault(name, {})
+        experiment, stored = self._read(name), self._stored.setdefault(name, {})
         return [(experiment, seed) for seed in range(num_seeds) if again or seed not in stored]
 
     def num_outdated(self, name: str, num_seeds: int) -> int:
         """Return how many of these seeds are stored with an older configuration."""
-        digest = Experiment.read(name).digest
+        digest = self._read(name).digest
         return sum(seed < num_seeds and run.configuration != digest for seed, run in self._stored.get(name, {}).items())
 
     def train(self, experiment: Experiment, seed: int) -> None:

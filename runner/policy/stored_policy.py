@@ -132,8 +132,8 @@ def largest_difference(
         num_steps: length of each episode.
 
     Returns:
-        The largest difference of `action_dist_inputs` and `actions`, divided by the largest value of its row if that
-        is above 1: rounding errors of a row have the size of its largest values.
+        The largest difference of `actions`, relative for values beyond 1, and of `action_dist_inputs`, relative to the
+        largest value of the row if that is above 1: rounding errors of a row have the size of its largest values.
     """
     reference = ReferencePolicy(built, weights, shared_state, num_rows)
     space = copy.deepcopy(built.spec.observation_space)
@@ -146,16 +146,17 @@ def largest_difference(
         rewards = stream.normal(size=num_rows).astype(np.float32)
         expected = reference.act(obs, rewards)
         actions, extra = policy.act(obs, state, explore=False, rewards=None if state is None else rewards)
-        pairs = [(extra["action_dist_inputs"], expected["action_dist_inputs"])]
-        pairs += zip(nested.leaves(actions), nested.leaves(expected[ACTIONS_FOR_ENV]), strict=True)
-        differences += [_difference(got, expected) for got, expected in pairs]
+        inputs = np.asarray(expected["action_dist_inputs"], np.float64)  # (B, K)
+        differences.append(_difference(extra["action_dist_inputs"], inputs, np.abs(inputs).max(-1, keepdims=True)))
+        pairs = zip(nested.leaves(actions), nested.leaves(expected[ACTIONS_FOR_ENV]), strict=True)
+        differences += [_difference(got, expected, np.abs(expected)) for got, expected in pairs]
         state = policy.with_actions(extra["state_out"], expected[ACTIONS])
     return max(differences)
 
 
-def _difference(a: Any, b: Any) -> float:
-    a, b = (np.asarray(values, np.float64).reshape(len(values), -1) for values in (a, b))
-    return float((np.abs(a - b) / np.abs(b).max(-1, initial=1.0, keepdims=True)).max(initial=0.0))
+def _difference(a: Any, b: Any, size: Any) -> float:
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return float((np.abs(a - b) / np.maximum(1.0, size)).max(initial=0.0))
 
 
 _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS = 64, 4
