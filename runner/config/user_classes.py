@@ -46,7 +46,7 @@ DEFAULT_CONNECTORS: Mapping[str, tuple[str, ...]] = {
 DEFAULT_COLUMNS = (
     *("obs", "actions", "rewards", "terminateds", "truncateds", "loss_mask", "is_burn_in"),
     *("action_dist_inputs", "action_logp", "state_in", "state_out", "noise", "n_step", "weights"),
-    *("new_state_in", "seq_lens"),
+    *("new_state_in", "seq_lens", "is_first"),
 )
 # Fields of the module block that runner uses itself.
 _USED_BY_RUNNER = ("_target_", "model_config", "load_state_path", "load_state_strict", "max_seq_len", "action_mask_key")

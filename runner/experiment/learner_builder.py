@@ -145,7 +145,7 @@ def _peers_stream(seed: int, spec: ModuleSpec, rank: int, name: str, position: i
 def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
     """Return the columns of a train batch that the module and the loss read."""
     loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
-    return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
+    return tuple(dict.fromkeys((*module.learner_inputs, *loss.reads)))
 
 
 def _build_networks(

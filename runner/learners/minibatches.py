@@ -198,8 +198,8 @@ class Minibatches:
         collective: Collective,
     ) -> None:
         self._module, self._config = module, config
-        self._sequences = (*module.inputs, *loss.sequences) if module.is_stateful else ()
-        self._reads = tuple(dict.fromkeys((*loss.reads, *module.inputs)))
+        self._sequences = (*module.learner_inputs, *loss.sequences) if module.is_stateful else ()
+        self._reads = tuple(dict.fromkeys((*loss.reads, *module.learner_inputs)))
         self._stream, self._device, self._collective = stream, device, collective
 
     def cut(self, batch: Mapping[str, Any]) -> CutBatch:

@@ -94,7 +94,7 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
     if module.num_noise:  # the noise used while acting is not recorded
         return None
     acted = {*module.outputs, *module.train_outputs, ACTION_LOGP, ACTIONS} & batch.keys()
-    rows = _some_rows(module, batch, [*dict.fromkeys((*module.inputs, *sorted(acted)))])
+    rows = _some_rows(module, batch, [*dict.fromkeys((*module.learner_inputs, *sorted(acted)))])
     tolerance = _TOLERANCE if all(leaf.is_cpu for leaf in nested.leaves(rows)) else _TOLERANCE_ON_GPU
     outputs = _outputs(module, rows)
     for name in sorted(acted & outputs.keys() & set(module.outputs)):
@@ -114,7 +114,7 @@ def _some_rows(module: RLModule, batch: Mapping[str, Any], names: list[str]) -> 
     mask = batch.get(LOSS_MASK)
     if module.is_stateful and mask is not None:
         sequences = _taken(batch, [*names, LOSS_MASK], _evenly_spaced(mask.any(1).nonzero().squeeze(-1)))
-        return at_env_steps(sequences, module.inputs, names)
+        return at_env_steps(sequences, module.learner_inputs, names)
     num_rows = nested.row_count({name: batch[name] for name in names})
     valid = torch.arange(num_rows) if mask is None else mask.nonzero().squeeze(-1)
     return _taken(batch, names, _evenly_spaced(valid))

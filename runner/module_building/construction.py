@@ -129,7 +129,7 @@ def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) 
     if isinstance(loss.reads, str):
         what = f"{loss.__name__}.reads is not a tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
-    reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
+    reads = (*loss.reads, *module.learner_inputs, *(loss.sequences if module.is_stateful else ()))
     check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
     _check_same_observations(acting, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))

@@ -173,7 +173,7 @@ class _Member:
         self._id = module_id
         self._module = together[module_id]
         self._joint_pass = joint_pass
-        self.inputs = tuple(dict.fromkeys((*self._module.inputs, *together.train_inputs)))
+        self.learner_inputs = tuple(dict.fromkeys((*self._module.learner_inputs, *together.train_inputs)))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

@@ -55,6 +55,12 @@ class RLModule(nn.Module):
     """
     inputs: tuple[str, ...] = ("obs",)
     """Columns that the forward passes read."""
+    train_inputs: tuple[str, ...] = ()
+    """Columns of the train batch that `forward_train` and `compute_values` read in addition to `inputs`.
+
+    A stateful module that reads `is_first` (S, L) learns from sequences that may contain parts of several episodes. Its
+    state is the initial one before each step of `is_first`. The column may be missing, which means that it is false.
+    """
     is_stateful = False
     num_noise = 0
     noise_steps = 1
@@ -66,6 +72,11 @@ class RLModule(nn.Module):
         self.action_space = action_space
         self.config = config
         self.action_dist: ActionDistribution = distribution_for(action_space)
+
+    @property
+    def learner_inputs(self) -> tuple[str, ...]:
+        """Columns of the train batch that the module reads."""
+        return tuple(dict.fromkeys((*self.inputs, *self.train_inputs)))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Name -> parameters, for algorithms with separate learning rates.

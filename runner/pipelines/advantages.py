@@ -212,7 +212,7 @@ class MonteCarloReturns(LearnerConnector):
 @torch.no_grad()
 def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
     """Return the values (B,) of all rows, or (S, L) of all sequences."""
-    inputs = {name: columns[name] for name in module.inputs}
+    inputs = {name: columns[name] for name in module.learner_inputs}
     values: list[Tensor] = [
         module.compute_values(rows) for rows in in_passes(inputs, columns[LOSS_MASK], max_rows_per_pass)
     ]

@@ -43,6 +43,7 @@ NEW_STATE_IN = "new_state_in"
 NOISE = "noise"
 ACTION_NOISE = "action_noise"
 SEQ_LENS = "seq_lens"
+IS_FIRST = "is_first"
 # In minibatches of sequences: (V,) indices of the env steps within (S * L).
 STEP_ROWS = "step_rows"
 

@@ -17,21 +17,34 @@ from runner.episodes import nested
 from runner.episodes.columns import BURN_IN, Column, ColumnBlock
 from runner.modules.default_settings import default_settings, is_default_dtype
 from runner.modules.rl_module import RLModule
-from runner.pipelines.connector import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, Connector, Items
+from runner.pipelines.connector import (
+    IS_FIRST,
+    LOSS_MASK,
+    NEW_STATE_IN,
+    SEQ_LENS,
+    STATE_IN,
+    STATE_OUT,
+    Batch,
+    Connector,
+    Items,
+)
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import AddStatesGraph, AddTimeGraph
 from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Positions of a batch's rows in sequences of at most `longest` rows, none of which crosses two chunks.
+    """Positions of a batch's rows in sequences of at most `longest` rows.
 
     Attributes:
-        chunk: (S,) chunk of each sequence. start: (S,) its first row within the chunk. lengths: (S,) number of rows.
+        chunk: (S,) chunk of each sequence's first row.
+        start: (S,) position of this row in its chunk.
+        lengths: (S,) number of rows.
         longest: L.
     """
 
@@ -41,14 +54,23 @@ class Sequences:
     longest: int
 
     @classmethod
-    def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int) -> Sequences:
-        """Split every chunk into sequences; the last one of each chunk may be shorter."""
-        counts = -(-chunk_rows // max_seq_len)
-        chunk = np.repeat(np.arange(len(chunk_rows)), counts)
-        number = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
-        start = number * max_seq_len
-        lengths = np.minimum(chunk_rows[chunk] - start, max_seq_len)
-        return cls(chunk, start, lengths, max_seq_len)
+    def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int, follows: BoolArray | None = None) -> Sequences:
+        """Split chunks into sequences.
+
+        Args:
+            chunk_rows: (E,) rows of each chunk.
+            max_seq_len: L.
+            follows: (E,) whether a chunk continues the sequence of the previous chunk; None if no chunk does.
+        """
+        begins = np.arange(len(chunk_rows)) if follows is None else np.flatnonzero(~follows)
+        rows = np.add.reduceat(chunk_rows, begins)  # of chunks that follow each other
+        counts = -(-rows // max_seq_len)
+        run = np.repeat(np.arange(len(rows)), counts)
+        start = (np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)) * max_seq_len
+        lengths = np.minimum(rows[run] - start, max_seq_len)
+        first_rows, ends = (np.cumsum(rows) - rows)[run] + start, np.cumsum(chunk_rows)
+        chunk = np.searchsorted(ends, first_rows, "right")
+        return cls(chunk, first_rows - (ends - chunk_rows)[chunk], lengths, max_seq_len)
 
     def padded(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return (B, ...) rows as (S, L, ...), 0 after each sequence's end."""
@@ -57,17 +79,30 @@ class Sequences:
         return out
 
 
-def sequences_of(block: ColumnBlock, batch: Batch, max_seq_len: int) -> Sequences:
-    """Return the sequences of a batch whose rows are the block's env steps, including bootstrap rows if the batch has
-    them."""
-    return Sequences.of_chunks(block.lengths + (LOSS_MASK in batch), max_seq_len)
+def _sequences_of(
+    block: ColumnBlock, has_bootstrap_rows: bool, max_seq_len: int, rl_module: Mapping[str, RLModule]
+) -> Sequences:
+    """Return the sequences of the block's env steps and, if the batch has them, bootstrap rows."""
+    follows = None
+    if IS_FIRST in rl_module[block.module_id].train_inputs:
+        follows = _begins_anew(block)
+        follows[:1] = False
+    return Sequences.of_chunks(block.lengths + has_bootstrap_rows, max_seq_len, follows)
+
+
+def _begins_anew(block: ColumnBlock) -> BoolArray:
+    """Return (E,) whether each chunk begins with the initial state."""
+    return block.t_started == 0 if STATE_OUT in block.columns else np.ones(len(block), np.bool_)
 
 
 class AddTimeDimToBatchAndZeroPad(Connector):
     """Adds a time axis to every column: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
 
-    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,), and `loss_mask` if
-    missing, which is false in the padding. Steps of `is_burn_in` stay in their sequences, and are also masked.
+    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,), `loss_mask` if
+    missing, which is false in the padding, and `is_first` (S, L), true where the module begins with its initial state:
+    at the first step of an episode, and of every chunk without recorded states. Only a module that has `is_first` in
+    its `train_inputs` gets such rows after the beginning of a sequence, which then contains the rows of several chunks.
+    Steps of `is_burn_in` stay in their sequences, and are also masked.
 
     Args:
         max_seq_len: L.
@@ -77,18 +112,24 @@ class AddTimeDimToBatchAndZeroPad(Connector):
     def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
         self._max_seq_len = max_seq_len
         if as_learner_connector:
-            self.requires = Requirements(writes=(SEQ_LENS, LOSS_MASK), belongs_in=("learner",))
+            self.requires = Requirements(writes=(SEQ_LENS, LOSS_MASK, IS_FIRST), belongs_in=("learner",))
 
-    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, rl_module: Any = None, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any
+    ) -> Batch:
         """Reshape every column; lists (of infos, for example) stay lists."""
         if not isinstance(episodes, ColumnBlock):
             for column, rows in batch.items():
                 batch[column] = nested.map_leaves(lambda leaf: leaf[:, None], _as_arrays(rows))
             return batch
-        sequences = sequences_of(episodes, batch, self._max_seq_len)
         has_bootstrap_rows = LOSS_MASK in batch
+        sequences = _sequences_of(episodes, has_bootstrap_rows, self._max_seq_len, rl_module)
         mask, is_burn_in = batch.get(LOSS_MASK, np.ones(episodes.num_rows, np.bool_)), batch.pop(BURN_IN, None)
         batch[LOSS_MASK] = mask if is_burn_in is None else mask & ~is_burn_in
+        first_rows = episodes.offsets[:-1] + has_bootstrap_rows * np.arange(len(episodes))
+        is_first = np.zeros(len(mask), np.bool_)
+        is_first[first_rows[_begins_anew(episodes)]] = True
+        batch[IS_FIRST] = is_first
         for column, rows in batch.items():
             if not isinstance(rows, list):
                 batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows))
@@ -133,10 +174,9 @@ class AddStatesFromEpisodesToBatch(Connector):
     ) -> Batch:
         """Add the column, without a time axis."""
         if isinstance(episodes, ColumnBlock):
-            initial = _initial_state(cast(Mapping[str, RLModule], rl_module)[episodes.module_id])
-            sequences = Sequences.of_chunks(
-                episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
-            )
+            modules = cast(Mapping[str, RLModule], rl_module)
+            initial = _initial_state(modules[episodes.module_id])
+            sequences = _sequences_of(episodes, _has_bootstrap_rows(episodes, batch), self._max_seq_len, modules)
             if STATE_OUT not in episodes.columns:
                 batch[STATE_IN] = batch[NEW_STATE_IN] = _repeated(initial, len(sequences.start))
                 return batch

@@ -151,7 +151,7 @@ class VTrace(LearnerConnector):
     @torch.no_grad()
     def _in_passes(self, module: RLModule, columns: Batch) -> Batch:
         """Return the results of `of_policy` for all rows (B, ...) or sequences (S, L, ...)."""
-        rows = {name: columns[name] for name in (*module.inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)}
+        rows = {name: columns[name] for name in (*module.learner_inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)}
         passes = [self.of_policy(module, part) for part in in_passes(rows, columns[LOSS_MASK], self._max_rows)]
         return passes[0] if len(passes) == 1 else {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
 
@@ -161,7 +161,7 @@ class VTrace(LearnerConnector):
 
         The ratio is 1 outside env steps.
         """
-        outputs = module.forward_train({name: rows[name] for name in module.inputs})
+        outputs = module.forward_train({name: rows[name] for name in module.learner_inputs})
         log_ratios = _log_probs(module, outputs[ACTION_DIST_INPUTS], rows[ACTIONS]) - rows[ACTION_LOGP]
         return {VF_PREDS: outputs[VF_PREDS], _RATIOS: log_ratios.exp().where(rows[LOSS_MASK], 1.0)}
 
@@ -210,7 +210,7 @@ class TargetVTrace(VTrace):
 
     def of_policy(self, module: RLModule, rows: Batch) -> Batch:
         """Return `vf_preds`, `ratios`, and the target's `action_logp` and `action_dist_inputs`; see `VTrace`."""
-        inputs = {name: rows[name] for name in module.inputs}
+        inputs = {name: rows[name] for name in module.learner_inputs}
         theta = module.target.forward_train(inputs)[ACTION_DIST_INPUTS]  # type: ignore[operator, union-attr]
         log_probs, acted = _log_probs(module, theta, rows[ACTIONS]), rows[ACTION_LOGP]
         return {

@@ -21,6 +21,7 @@ _ROWS, _STEPS = 5, 4
 _PASSES = ("forward_exploration", "forward_inference")
 _NUMBER = gym.spaces.Box(-1.0, 1.0, (), np.float32)  # of a column such as `rewards`
 _FLAG = gym.spaces.Box(0, 1, (), np.bool_)  # type: ignore[arg-type]
+_IS_FIRST = "is_first"
 _OF_COLUMNS = {"terminateds": _FLAG, "truncateds": _FLAG, "n_step": gym.spaces.Discrete(3, start=1)}
 
 
@@ -67,6 +68,8 @@ class _ModuleContract:
             yield from (self.acts, self.fits_its_action_space)
         if self._is_acting and self.module.is_stateful:
             yield from (self.begins_with_a_memory, self.remembers_step_by_step)
+        if _IS_FIRST in self.module.train_inputs:
+            yield self.begins_anew
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -84,7 +87,9 @@ class _ModuleContract:
         if module.is_stateful:
             batch["state_in"] = memory_of(module, leading[0])
         spaces = {"actions": module.action_space, "new_obs": module.observation_space} | _OF_COLUMNS
-        for seed, column in enumerate(module.inputs, start=1):
+        if _IS_FIRST in module.train_inputs:
+            batch[_IS_FIRST] = torch.zeros(leading, dtype=torch.bool)
+        for seed, column in enumerate(module.learner_inputs, start=1):
             if column not in batch:
                 batch[column] = tensors_of(spaces.get(column, _NUMBER), *leading, seed=seed)
         return batch
@@ -107,7 +112,7 @@ class _ModuleContract:
     def declares_columns(self) -> Iterator[Problem]:
         """Check that columns are declared as tuples, and that states are named `state_in` and `state_out`."""
         module = self.module
-        for attribute in ("inputs", "outputs", "train_outputs"):
+        for attribute in ("inputs", "train_inputs", "outputs", "train_outputs"):
             columns = getattr(module, attribute)
             if not isinstance(columns, tuple) or not all(isinstance(column, str) for column in columns):
                 yield Problem(f"{attribute} is not a tuple of column names", attribute, repr(columns), '("obs",)')
@@ -362,6 +367,21 @@ class _ModuleContract:
             if misfits:
                 return
             state = outputs["state_out"]
+
+    def begins_anew(self) -> Iterator[Problem]:
+        """Check that `forward_train` begins with the initial state at each step of `is_first`."""
+        batch, start = self._learning(), _STEPS // 2
+        batch[_IS_FIRST][:, start] = True
+        steps = {column: value for column, value in batch.items() if column != "state_in"}
+        end = nested.take(steps, (slice(None), slice(start, None)))
+        state = self.module.get_initial_state()
+        end["state_in"] = nested.map_leaves(lambda leaf: leaf.expand(_ROWS, *leaf.shape).clone(), state)
+        outputs, of_end = self.module.forward_train(batch), self.module.forward_train(end)
+        for column in self._train_outputs():
+            if column in outputs and not are_close(outputs[column][:, start:], of_end[column]):
+                what = f"{column} returned by forward_train depends on the steps before `is_first`"
+                expected = "the outputs of a sequence that begins there with the initial state"
+                yield Problem(what, "forward_train", expected=expected)
 
 
 def _detached(tree: Any) -> Any:

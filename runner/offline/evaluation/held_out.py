@@ -35,7 +35,7 @@ from runner.offline.evaluation.policy_evaluation import (
 from runner.offline.evaluation.recorded_actions import BlockReader, ModuleInputs, check_block, device_of
 from runner.offline.reading.source import open_source
 from runner.offline.training.preflight import check_trajectories
-from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN, STATE_OUT
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, IS_FIRST, STATE_IN, STATE_OUT
 from runner.pipelines.learner_connectors import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.pipelines.requirements import Requirements
@@ -176,7 +176,7 @@ class HeldOutEvaluation:
     def _make_inputs(self, block: ColumnBlock) -> ModuleInputs:
         modules = {block.module_id: self._module}
         columns = self._inputs(rl_module=modules, batch={}, episodes=block, shared_data={})[block.module_id]
-        return {name: columns[name] for name in self._module.inputs if name != STATE_IN}
+        return {name: columns[name] for name in self._module.learner_inputs if name not in (STATE_IN, IS_FIRST)}
 
     def _stream(self, name: str = "", position: int = 0) -> np.random.Generator:
         return random_stream(self._config.seed, f"{self._stream_name}/{name}" if name else self._stream_name, position)
@@ -221,7 +221,7 @@ class HeldOutEvaluation:
         connectors = list(self._parts.learner.single_connectors())
         read = [
             *self._loss.reads,
-            *self._module.inputs,
+            *self._module.learner_inputs,
             *(name for connector in connectors for name in Requirements.of(connector).reads),
         ]
         made = {

@@ -20,7 +20,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.learners.loss import Loss
 from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
-from runner.pipelines.connector import LOSS_MASK, STATE_IN, Connector
+from runner.pipelines.connector import IS_FIRST, LOSS_MASK, STATE_IN, Connector
 from runner.pipelines.learner_connectors import AddOneTsToEpisodesAndTruncate
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 from runner.pipelines.recorded_episodes import MEMORY_CONNECTORS
@@ -45,7 +45,7 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
             continue
         connectors.append(connector)
         available.update(requires.writes)
-    missing = [name for name in module.inputs if name != STATE_IN and name not in available]
+    missing = [name for name in module.learner_inputs if name not in (STATE_IN, IS_FIRST, *available)]
     if missing:
         what = f"the module reads {', '.join(missing)}, which only connectors that use the module compute"
         fix = "set evaluation.offline_evaluation_type=eval_loss"
@@ -103,11 +103,11 @@ class MeanLoss:
             rows = torch.arange(nested.row_count(columns)) if mask is None else mask.nonzero().squeeze(-1)
             yield from ((_rows(columns, chosen), len(chosen)) for chosen in torch.split(rows, _MAX_ROWS_PER_PASS))
             return
-        columns = {name: batch[name] for name in dict.fromkeys((*module.inputs, LOSS_MASK, *reads))}
+        columns = {name: batch[name] for name in dict.fromkeys((*module.learner_inputs, LOSS_MASK, *reads))}
         num_steps: Tensor = batch[LOSS_MASK].sum(1)
         sequences, longest = num_steps.nonzero().squeeze(-1), batch[LOSS_MASK].shape[1]
         for chosen in torch.split(sequences, max(1, _MAX_ROWS_PER_PASS // longest)):
-            yield at_env_steps(_rows(columns, chosen), module.inputs, reads), int(num_steps[chosen].sum())
+            yield at_env_steps(_rows(columns, chosen), module.learner_inputs, reads), int(num_steps[chosen].sum())
 
 
 def _rows(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:

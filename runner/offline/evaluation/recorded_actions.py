@@ -20,7 +20,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.offline.evaluation.estimators import Array, IntArray
-from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, IS_FIRST, STATE_IN
 
 # Columns (R + E, ...) that a module reads: nested arrays or tensors with a row for each observation of a block.
 ModuleInputs = Mapping[str, Any]
@@ -160,7 +160,7 @@ def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArra
         inputs: columns (R + E, ...) of tensors that include the module's inputs.
         lengths: (E,) steps per episode.
     """
-    read = {name: inputs[name] for name in module.inputs if name != STATE_IN}
+    read = {name: inputs[name] for name in module.learner_inputs if name not in (STATE_IN, IS_FIRST)}
     if module.is_stateful:
         return torch.cat(list(_dist_inputs_of_sequences(module, read, lengths + 1)))
     num_rows = int(lengths.sum()) + len(lengths)
