@@ -20,6 +20,7 @@ from runner.learners.remote_learner_group import RemoteLearnerGroup
 from runner.module_building import build_modules
 from runner.pipelines import LearnerConnector
 from tests.conftest import marked_but, without_times
+from tests.plans.test_auxiliary_modules import MODEL
 
 pytestmark = pytest.mark.ray
 
@@ -44,6 +45,7 @@ RUNS = {
         "module.lstm_cell_size=4",
         "algorithm.minibatch_size=null",
     ),
+    "auxiliary": ("impala_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]", MODEL),
     "agents": ("impala_multi_agent_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]"),
 }
 AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
