@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -162,6 +163,9 @@ def main() -> None:
         try:
             for future in futures:
                 future.result()
+        except subprocess.CalledProcessError as error:
+            pool.shutdown(cancel_futures=True)
+            sys.exit(f"{shlex.join(error.cmd)} ended with exit code {error.returncode}")
         except BaseException:  # also Ctrl-C, which ends the runs in progress with a checkpoint
             pool.shutdown(cancel_futures=True)
             raise

@@ -32,13 +32,13 @@ from runner.interrupts import interrupts
 
 _SECONDS, _FEWEST_SECONDS = 120, 10
 _LEAST_GAIN = 1.05
-# A setting whose first gain is between these two is measured again, next to the present one.
+# A setting whose first gain is between these two is measured again, next to the current one.
 _POSSIBLE_GAIN, _CLEAR_GAIN = 0.95, 1.5
 _NUM_REPEATS = 2
 _MODE, _NUM_ENVS = "env_runners.gym_env_vectorize_mode", "env_runners.num_envs_per_env_runner"
 _THREADS, _COMPILE = "learners.torch_num_threads", "learners.compile"
 _AUTO, _SYNC = "auto", "sync"
-_PRESENT = "present settings"
+_PRESENT = "current settings"
 _WIDTH = 120
 _PART_OF_FIRST = 0.4  # of the time limit, for the first run
 _SLOWEST = 2.0  # duration of a run, relative to the first one, after which its settings count as slower
@@ -230,7 +230,7 @@ class Tuner:
             self._keep(candidate, row, speeds)
 
     def _repeat(self, changed: Mapping[str, str], speeds: list[float]) -> bool:
-        """Measure the present and the changed settings alternately; return whether there was time for it."""
+        """Measure the current and the changed settings alternately; return whether there was time for it."""
         for _ in range(_NUM_REPEATS):
             if not self._has_time(2):
                 return False

@@ -96,7 +96,7 @@ def test_faster_settings_are_kept_and_combined() -> None:
 
 
 def test_a_close_setting_is_repeated_next_to_the_present_one() -> None:
-    # The present settings, async, and then two pairs of both: async is 4 % faster, and seems to be 16 % faster.
+    # The current settings, async, and then two pairs of both: async is 4 % faster, and seems to be 16 % faster.
     runs = KnownSpeeds(factors={f"{MODE}=async": 1.04}, noise=[0.9, 1.0, 1.0, 1.0, 1.1, 1.0])
     tuner = tuned(runs, "experiment=ppo_pendulum", f"{NUM_ENVS}=4")
     assert tuner.kept == {}
@@ -167,7 +167,7 @@ def test_a_faster_experiment_is_written(run_main: RunMain, tmp_path: Path, monke
     assert content["env_runners"]["gym_env_vectorize_mode"] == "async"
     assert {"tracking", "offline", "checkpoint"}.isdisjoint(content)
     assert content["stop"] == {"env_runners/episode_return_mean": 1000}
-    assert "measuring present settings" in ended.err
+    assert "measuring current settings" in ended.err
     assert run_main("validate", "fast", "--config-dir", "conf").code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"conf"}
 

@@ -71,7 +71,7 @@ MISTAKES = {"algorithm.gama=0.9", "tracking=mlfow"}
 TWO_TERMINALS = "a server and a client print it side by side; tests/rllink/test_runs.py runs both"
 NOT_COMPARED = {
     ("docs/guides/sweeps.md", "assert iqm("): "a sweep of ten runs; tests/cli/test_trained.py compares this line",
-    ("docs/guides/performance.md", "present settings"): "speeds of a machine; tests/cli/test_autotune.py measures",
+    ("docs/guides/performance.md", "current settings"): "speeds of a machine; tests/cli/test_autotune.py measures",
     ("docs/guides/cluster.md", "run=$!"): "a script, which prints nothing",
     ("docs/guides/external_simulators.md", "  RLlink       listens at"): TWO_TERMINALS,
     ("docs/guides/external_simulators.md", "the run is over"): TWO_TERMINALS,
