@@ -29,11 +29,13 @@ test: setup
 test-fast: setup
 	$(BIN)/python -m pytest -m fast $(OPTIONS)
 
-# Tests that take five seconds or more each. `make slow PART=2`: the second of four parts.
+# A part of the slow or of the documented tests: `make slow PART=2` runs the second of four.
 PART ?=
+OF_PART = $(if $(PART), --part $(PART)/4)
 
+# Tests that take five seconds or more each.
 slow: setup
-	$(BIN)/python -m pytest -m "slow and $(NOT_ELSEWHERE)" $(OPTIONS)$(if $(PART), --part $(PART)/4)
+	$(BIN)/python -m pytest -m "slow and $(NOT_ELSEWHERE)" $(OPTIONS)$(OF_PART)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -52,7 +54,7 @@ $(VENV)/.docs: $(STAMP)
 
 # The commands that the docs show, at reduced size.
 documented: setup
-	$(BIN)/python -m pytest -m documented --numprocesses $(TEST_PROCESSES) tests/documented
+	$(BIN)/python -m pytest -m documented --numprocesses $(TEST_PROCESSES) tests/documented$(OF_PART)
 
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup

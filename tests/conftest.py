@@ -206,7 +206,7 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option that selects a part of the tests."""
-    parser.addoption("--part", metavar="K/N", help="of the files that have tests to run, every Nth from the Kth on")
+    parser.addoption("--part", metavar="K/N", help="of the files with tests, or of the documented pages, every Nth from the Kth on")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -228,9 +228,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Select the tests of `--part`."""
     if part := config.getoption("--part"):
         first, step = map(int, part.split("/"))
-        chosen = set(sorted({item.path for item in items})[first - 1 :: step])
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-        items[:] = [item for item in items if item.path in chosen]
+        chosen = set(sorted(set(map(_unit_of, items)))[first - 1 :: step])
+        config.hook.pytest_deselected(items=[item for item in items if _unit_of(item) not in chosen])
+        items[:] = [item for item in items if _unit_of(item) in chosen]
+
+
+def _unit_of(item: pytest.Item) -> str:
+    """Return the file of a test or, since one file has the commands of all pages, the test itself."""
+    return item.nodeid if item.get_closest_marker("documented") else str(item.path)
 
 
 def pytest_runtest_setup() -> None:

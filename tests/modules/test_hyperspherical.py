@@ -1,12 +1,9 @@
-"""Hyperspherical blocks of SimbaV2: equations, initial values, lengths of 1, a compiled loss, and a resumed run."""
+"""Hyperspherical blocks of SimbaV2: equations, initial values, lengths of 1, and rejected options."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,17 +12,11 @@ import torch
 from torch import Tensor
 
 from runner import Trainer
-from runner.config.algorithms import SACConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
-from runner.learners.sac import SACLoss
-from runner.modules import ActorCriticModule, RLModule, SACModule
+from runner.modules import ActorCriticModule
 from runner.modules.hyperspherical import HypersphericalEnsemble
 from runner.modules.layers import LayerOptions
-from tests.learners.loss_contract import LossContract
-from tests.learners.offline_modules import make
-from tests.modules.spaces import items_of
-from tests.support.resuming import assert_resumes_exactly
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 CONFIG = ModuleConfig(architecture="simba_v2", fcnet_hiddens=[8, 8], fcnet_activation="relu")
@@ -98,27 +89,6 @@ def test_given_initialisers_are_used() -> None:
     torch.testing.assert_close(module.encoder.blocks.weights[0], torch.full((1, 4, 8), 0.5))  # four inputs: length 1
 
 
-def test_policy_and_q_functions_have_blocks() -> None:
-    module = SACModule(VECTOR, gym.spaces.Box(-1.0, 1.0, (2,), np.float32), CONFIG)
-    assert isinstance(module.critic.encoder, HypersphericalEnsemble)
-    obs, actions = items_of(VECTOR, 5), torch.zeros(5, 2)
-    assert module.compute_q_values(obs, actions).shape == (2, 5)
-    assert module.dist_inputs(obs).shape == (5, 4)
-
-
-class TestSACLossContract(LossContract):
-    config = SACConfig()
-    action_spaces = ("continuous",)
-    untouched = ("log_alpha_prime",)
-
-    def make_loss(self) -> SACLoss:
-        return SACLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(SACModule, action_space, config=replace(CONFIG, num_critics=3))
-        return module
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -130,13 +100,3 @@ class TestSACLossContract(LossContract):
 def test_options_that_do_not_fit(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Trainer.from_experiment("sac_pendulum", ["module.architecture=simba_v2", override])
-
-
-def test_a_run_resumes_exactly(tmp_path: Path) -> None:
-    overrides = [
-        *("module.architecture=simba_v2", "module.fcnet_hiddens=[8,8]", "connectors=mean_std_filter", "tracking=none"),
-        *("evaluation=none", "algorithm.train_batch_size_per_learner=16", "algorithm.training_intensity=16"),
-        *("algorithm.num_steps_sampled_before_learning_starts=64", "algorithm.min_sample_timesteps_per_iteration=100"),
-    ]
-    make_trainer = partial(Trainer.from_experiment, "sac_pendulum", overrides)
-    assert_resumes_exactly(make_trainer, tmp_path, cuts=[1])
