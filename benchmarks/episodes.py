@@ -1,4 +1,4 @@
-"""Microseconds per call of the episode classes, ours and RLlib's, for the same calls on the same data.
+"""Microseconds per call of `SingleAgentEpisode`, ours and RLlib's, for the same calls on the same data.
 
 Each process measures all cases with one interpreter (`--measure`); ours and RLlib's alternate. The result of a case is
 the fastest of its batches in any of the processes. Observations are (4,) float32, actions ints, rewards floats, with
@@ -22,7 +22,6 @@ import gymnasium
 import numpy as np
 
 STEPS = 200  # per chunk, RLlib's usual order of magnitude
-AGENTS = ("a", "b", "c", "d")
 OBSERVATION_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
 ACTION_SPACE = gymnasium.spaces.Discrete(2)
 OBSERVATION, OUTPUT = np.full(4, 0.5, np.float32), np.array([0.25, 0.75], np.float32)
@@ -48,10 +47,6 @@ class Case:
 
 
 # --- cases ----------------------------------------------------------------------------------------
-
-
-def all_cases(single: Any, multi: Any) -> list[Case]:
-    return [*single_agent_cases(single, "list"), *single_agent_cases(single, "numpy"), *multi_agent_cases(multi)]
 
 
 def single_agent_cases(cls: Any, mode: str) -> list[Case]:
@@ -96,7 +91,7 @@ def single_agent_cases(cls: Any, mode: str) -> list[Case]:
     ]
     if mode == "list":
         cases.insert(1, Case("to_numpy", make, lambda e: e.to_numpy(), is_fresh=True))
-    return [Case(f"single, {mode}: {c.name}", c.make, c.call, c.is_fresh, c.num_calls) for c in cases]
+    return [Case(f"{mode}: {c.name}", c.make, c.call, c.is_fresh, c.num_calls) for c in cases]
 
 
 def single_agent_episode(cls: Any, steps: int) -> Episode:
@@ -111,87 +106,16 @@ def add_steps(episode: Episode, steps: int) -> None:
         episode.add_env_step(OBSERVATION, 1, 1.0, {}, extra_model_outputs=EXTRA)
 
 
-def multi_agent_cases(cls: Any) -> list[Case]:
-    def make(steps: int = STEPS) -> Episode:
-        return multi_agent_episode(cls, steps)
-
-    def turns() -> Episode:
-        return multi_agent_episode(cls, 0)
-
-    def chunks() -> tuple[Episode, Episode]:
-        episode = make()
-        successor = episode.cut(1)
-        add_joint_steps(successor, STEPS)
-        return episode, successor
-
-    cases = [
-        Case("add_env_step, all agents act", make, lambda e: add_joint_steps(e, 50), is_fresh=True, num_calls=50),
-        Case("add_env_step, agents take turns", turns, add_turns, is_fresh=True, num_calls=50),
-        Case("to_numpy", make, lambda e: e.to_numpy(), is_fresh=True),
-        Case("cut(1)", make, lambda e: e.cut(1)),
-        Case("slice [50:100]", make, lambda e: e[50:100]),
-        Case("concat_episode", chunks, lambda pair: pair[0].concat_episode(pair[1]), is_fresh=True),
-        Case("get_observations(-1)", make, lambda e: e.get_observations(-1)),
-        Case("get_observations(slice(-3, None))", make, lambda e: e.get_observations(slice(-3, None))),
-        Case("get_observations(slice(-5, None), fill)", turned(cls), get_filled),
-        Case("get_observations(return_list)", make, lambda e: e.get_observations(return_list=True)),
-        Case("get_observations(-1, agent steps)", make, lambda e: e.get_observations(-1, env_steps=False)),
-        Case("get_agents_to_act", make, lambda e: e.get_agents_to_act()),
-    ]
-    return [Case(f"multi: {c.name}", c.make, c.call, c.is_fresh, c.num_calls) for c in cases]
-
-
-def multi_agent_episode(cls: Any, steps: int) -> Episode:
-    episode = cls(
-        observation_space=gymnasium.spaces.Dict({agent: OBSERVATION_SPACE for agent in AGENTS}),
-        action_space=gymnasium.spaces.Dict({agent: ACTION_SPACE for agent in AGENTS}),
-        agent_to_module_mapping_fn=lambda agent_id, episode: "default_policy",
-    )
-    episode.add_env_reset(observations=dict.fromkeys(AGENTS, OBSERVATION))
-    add_joint_steps(episode, steps)
-    return episode
-
-
-def add_joint_steps(episode: Episode, steps: int) -> None:
-    observations, actions, rewards = (dict.fromkeys(AGENTS, item) for item in (OBSERVATION, 1, 1.0))
-    infos, extra = {agent: {} for agent in AGENTS}, dict.fromkeys(AGENTS, EXTRA)
-    for _ in range(steps):
-        episode.add_env_step(observations, actions, rewards, infos, extra_model_outputs=extra)
-
-
-def add_turns(episode: Episode) -> None:
-    """Add 50 env steps in which one agent acts, another one is observed, and all get rewards."""
-    rewards = dict.fromkeys(AGENTS, 1.0)
-    episode.add_env_step({AGENTS[0]: OBSERVATION}, dict.fromkeys(AGENTS, 1), rewards)
-    for step in range(49):
-        actor, observed = AGENTS[step % len(AGENTS)], AGENTS[(step + 1) % len(AGENTS)]
-        episode.add_env_step({observed: OBSERVATION}, {actor: 1}, rewards)
-
-
-def turned(cls: Any) -> Callable[[], Episode]:
-    def make() -> Episode:
-        episode = multi_agent_episode(cls, 0)
-        add_turns(episode)
-        return episode
-
-    return make
-
-
-def get_filled(episode: Episode) -> object:
-    return episode.get_observations(slice(-5, None), fill=0.0)
-
-
 # --- measuring (in the process of a peer) ---------------------------------------------------------
 
 
 def measure_peer(peer: str, budget_s: float) -> dict[str, float]:
     """Return the microseconds of each case."""
     if peer == "ours":
-        from runner.episodes import MultiAgentEpisode, SingleAgentEpisode
+        from runner.episodes import SingleAgentEpisode
     else:
-        from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-    cases = all_cases(SingleAgentEpisode, MultiAgentEpisode)
+    cases = [case for mode in ("list", "numpy") for case in single_agent_cases(SingleAgentEpisode, mode)]
     return {case.name: measure_case(case, budget_s) for case in cases}
 
 

@@ -15,7 +15,8 @@ import altair as alt
 import numpy as np
 import vl_convert
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 _COLOUR, _TARGET_COLOUR = "#2962ff", "#d32f2f"
 _NUM_POINTS = 100

@@ -13,8 +13,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from runner.config import compose_experiment
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.compose import compose_experiment
 from runner.config.paths import conf_dir, list_options
 from runner.config.plans import draw_plan, read_plan
 

@@ -206,7 +206,7 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option that selects a part of the tests."""
-    parser.addoption("--part", metavar="K/N", help="of the files with tests, or of the documented pages, every Nth from the Kth on")
+    parser.addoption("--part", metavar="K/N", help="every Nth file, or documented page, from the Kth on")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -9,7 +9,8 @@ from async_cli import BATCH, NUM_ENVS, NUM_RUNNERS, AsyncSettings, measure, pars
 
 from runner import Trainer
 from runner.cluster import connected
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 
 def overrides(settings: AsyncSettings, run_dir: str) -> list[str]:

@@ -16,7 +16,8 @@ import torch
 from runner import Trainer
 from runner.cluster import connected
 from runner.cluster.actors import RemoteActor
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 HIDDEN = 1550  # two layers of this width on CartPole: 2.4 million parameters
 STEPS = 10  # env steps per request

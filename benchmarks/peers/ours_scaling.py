@@ -11,7 +11,8 @@ import torch
 
 from runner import Trainer
 from runner.cluster import connected
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 PLANS = {
     "rounds": "ParallelRollouts",

@@ -16,6 +16,7 @@ from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
 from runner.cli.verbs import CANDIDATES, DEFAULT_VERB, HELP, VERBS, VERSION, subverbs_of
 from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import RunnerError
+from runner.config.paths import runner_version
 from runner.interrupts import Interrupted
 
 EXIT_FAILED = 1
@@ -84,7 +85,7 @@ def _text_asked_for(argv: Sequence[str]) -> str | None:
 
         return "".join(f"{candidate}\n" for candidate in complete(argv[2:]))
     if any(text in VERSION.names for text in argv):
-        return f"runner {_version()}\n"
+        return f"runner {runner_version() or '(not installed)'}\n"
     if argv and argv[0] != "help" and not any(text in HELP.names for text in argv):
         return None
     from runner.cli.help import general_help, verb_help
@@ -126,10 +127,3 @@ def report_error(error: RunnerError | LibraryChangedError, is_debugging: bool) -
         traceback.print_exception(error, file=sys.stderr)
     else:
         print(error, file=sys.stderr, flush=True)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("runner")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"

@@ -19,7 +19,6 @@ from runner.config.targets import (
     INSTANTIATE_KEYS,
     NOTHING_GIVEN,
     POSITIONAL,
-    Given,
     describe_fault,
     find_target_fault,
     is_part,
@@ -72,9 +71,7 @@ def find_callable_faults(value: Any, key: str, where: Where) -> Iterator[Problem
             yield from find_callable_faults(item, f"{key}.{name}", where)
 
 
-def find_target_problem(
-    value: Mapping[str, Any], key: str, where: str | None, given: Given = NOTHING_GIVEN
-) -> Iterator[Problem]:
+def find_target_problem(value: Mapping[str, Any], key: str, where: str | None) -> Iterator[Problem]:
     """Yield problems of one target and the names of its arguments."""
     path, is_partial = value[TARGET], value.get(PARTIAL, False)
     if not isinstance(path, str):
@@ -85,7 +82,7 @@ def find_target_problem(
         yield Problem(f"{key}.{POSITIONAL} must be a list of arguments", where, show_value(value[POSITIONAL]))
     else:
         names = [str(name) for name in arguments_of(value)]
-        fault = find_target_fault(path, names, given=with_positional(given, value), is_partial=is_partial)
+        fault = find_target_fault(path, names, given=with_positional(NOTHING_GIVEN, value), is_partial=is_partial)
         if fault is not None:
             yield describe_fault(key, fault, where, path)
 

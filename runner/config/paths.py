@@ -1,7 +1,8 @@
-"""Locations of the YAML files (checkout or wheel), and URLs of stores (folders of fsspec file systems)."""
+"""Version of the package, locations of its YAML files (checkout or wheel), and URLs of stores (fsspec)."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,14 @@ from runner.config.errors import Problem, UserError, list_names, nearest_match
 
 LATEST = "latest"  # link to an experiment's newest run, and its name on the command line
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
+
+
+def runner_version() -> str | None:
+    """Return the version of the installed package, or None if it is not installed."""
+    try:
+        return importlib.metadata.version("runner")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def conf_dir() -> Path:

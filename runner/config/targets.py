@@ -140,7 +140,6 @@ _NO_ENVIRONMENTS = ("gymnasium.wrappers.", "gymnasium.vector.", "gymnasium.utils
 def find_target_fault(
     path: str,
     arguments: Iterable[str] | None = None,
-    may_be_module: bool = False,
     kinds: Kinds | None = None,
     given: Given = NOTHING_GIVEN,
     is_partial: bool = False,
@@ -150,7 +149,6 @@ def find_target_fault(
     Args:
         path: `package.module.Name`.
         arguments: names of the keyword arguments of the call; None: not checked.
-        may_be_module: whether a module is valid.
         kinds: valid kinds; None: any class or function.
         given: arguments that runner passes.
         is_partial: whether missing arguments are given later.
@@ -167,7 +165,7 @@ def find_target_fault(
     except UnknowableError:
         return None
     if isinstance(found, SourceModule):
-        return None if may_be_module else TargetFault(f"{path} is a module, not a class or function")
+        return TargetFault(f"{path} is a module, not a class or function")
     fault = None if kinds is None else _find_kind_fault(path, found, kinds)
     if fault is not None or arguments is None:
         return fault

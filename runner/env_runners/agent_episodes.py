@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.running_agents import RunningAgents
 from runner.episodes import MultiAgentEpisode
@@ -31,11 +28,6 @@ class AgentEpisodes:
         self, env: MultiAgentEnvironments, agents: RunningAgents, rows: Mapping[str, AgentRows], id_prefix: str
     ) -> None:
         self._env, self._agents, self._rows, self._id_prefix = env, agents, rows, id_prefix
-
-    @property
-    def awaits_reset(self) -> npt.NDArray[np.bool_]:
-        """Whether the episode has ended (N,)."""
-        return self._env.is_done
 
     def __getitem__(self, n: int) -> MultiAgentEpisode:
         number = self._agents.numbers[n]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
-from runner.episodes.spaces import Path
+from runner.episodes.spaces import Path, discrete_bounds
 
 Array = npt.NDArray[Any]
 Limits = tuple[Array, Array]
@@ -137,8 +137,5 @@ def _bounds(space: gym.Space[Any]) -> Limits:
     """Return the lowest and highest values of the space."""
     if isinstance(space, gym.spaces.Box):
         return space.low, space.high
-    if isinstance(space, gym.spaces.Discrete):
-        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return np.array(0, space.dtype), np.array(1, space.dtype)
+    low, high = discrete_bounds(space)
+    return np.asarray(low, space.dtype), np.asarray(high, space.dtype)

@@ -210,7 +210,6 @@ class Pursuit(DeclaredState, MultiAgentEnv):
 Board = tuple[int, ...]
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _PLAYERS = ("player_0", "player_1")
-_EMPTY: Board = (0,) * 9
 _CELL_PIXELS = 40  # side of a cell
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from runner.episodes.columns import (
     Agents,
     ColumnBlock,
     InfoRows,
+    ListedInfos,
     Lookback,
     LookbackRows,
     Rollout,
@@ -68,7 +69,7 @@ def block_from_state(state: Mapping[str, Any]) -> ColumnBlock:
         episode_ids=state["episode_ids"],
         lookback=_lookback_from_state(state["lookback"]),
         last_lookback=_lookback_from_state(state["last_lookback"]),
-        infos=None if infos is None else StoredInfos(infos),
+        infos=None if infos is None else ListedInfos(infos),
         module_id=state["module_id"],
         agents=None if agents is None else Agents(**agents),
     )
@@ -107,15 +108,3 @@ def _is_key(key: Any) -> bool:
     if isinstance(key, tuple):
         return all(map(_is_key, key))
     return key is None or isinstance(key, (bool, int, float, str, np.number, np.bool_))
-
-
-@dataclass(frozen=True)
-class StoredInfos:
-    """The infos of each chunk's observations."""
-
-    rows: Sequence[list[dict[str, Any]] | None]
-
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones."""
-        rows = self.rows[chunk]
-        return None if rows is None else [{} for _ in range(num_before)] + rows[:num_rows]

@@ -117,6 +117,18 @@ class InfoRows(Protocol):
 
 
 @dataclass(frozen=True)
+class ListedInfos:
+    """Infos of each chunk's observations as lists, or None for a chunk if all are empty."""
+
+    rows: Sequence[list[dict[str, Any]] | None]
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """See `InfoRows`."""
+        rows = self.rows[chunk]
+        return None if rows is None else [{} for _ in range(num_before)] + rows[:num_rows]
+
+
+@dataclass(frozen=True)
 class Agents:
     """The agents of E chunks, and the env episodes that the chunks belong to."""
 

@@ -10,24 +10,19 @@ import numpy as np
 
 from runner.episodes.nested import (
     Array,
-    StateError,
     assign,
     cast_exactly,
-    check_columns,
     concatenate,
     equal,
-    from_plain,
     full,
     leaves,
     map_leaves,
-    read_key,
     row_count,
     stack,
     take,
-    to_plain,
     unstack,
 )
-from runner.episodes.spaces import blank_item, one_hot, space_from_dict, space_to_dict
+from runner.episodes.spaces import blank_item, one_hot
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -522,35 +517,6 @@ class LookbackBuffer:
         else:
             stop = self._position(stop, neg)
         return start, stop
-
-    # --- state ------------------------------------------------------------------------------------
-
-    def get_state(self) -> dict[str, Any]:
-        """Return `{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
-        space = None if self.space is None else space_to_dict(self.space)
-        data = to_plain(self.data, "data")
-        return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
-
-    @classmethod
-    def from_state(cls, state: Any, where: str = "buffer") -> LookbackBuffer:
-        """Invert `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
-        data = from_plain(read_key(state, "data", (list, tuple, dict, np.ndarray), where), f"{where}.data")
-        finalized = read_key(state, "finalized", (bool,), where, default=not isinstance(data, list))
-        if finalized == isinstance(data, list):
-            expected = "arrays" if finalized else "a list"
-            raise StateError(f"{where}.data: expected {expected} as finalized={finalized}, got {type(data).__name__}")
-        try:
-            if finalized:
-                check_columns(data)
-        except (TypeError, ValueError) as error:
-            raise StateError(f"{where}.data: {error}") from None
-        lookback = read_key(state, "lookback", (int,), where, default=0)
-        space = read_key(state, "space", (dict,), where, default=None)
-        buffer = cls(data, lookback, None if space is None else space_from_dict(space, f"{where}.space"))
-        if not 0 <= lookback <= buffer.len_incl_lookback():
-            rows = buffer.len_incl_lookback()
-            raise StateError(f"{where}.lookback: expected 0 to {rows}, the number of rows, got {lookback}")
-        return buffer
 
 
 class InfoBuffer(LookbackBuffer):

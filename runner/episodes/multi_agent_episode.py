@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from runner.episodes.agent_track import (
-    ALL,
-    NUMBER,
-    AgentID,
-    AgentTrack,
-    MultiAgentStep,
-    add_hanging,
-    read_by_agent,
-    read_dict,
-    read_env_t,
-    read_pairs,
-    tracks_from_state,
-    tracks_to_state,
-)
-from runner.episodes.columns import DEFAULT_MODULE_ID
+from runner.episodes.agent_track import ALL, AgentID, AgentTrack
 from runner.episodes.lookback_buffer import Indices, LookbackBuffer
 from runner.episodes.multi_agent_getters import (
     ACTIONS,
@@ -37,55 +22,24 @@ from runner.episodes.multi_agent_getters import (
     by_agent_first,
     extra_model_output,
 )
-from runner.episodes.nested import StateError, read_key, to_plain
-from runner.episodes.single_agent_episode import (
-    SingleAgentEpisode,
-    check_keys,
-    checked_lookback,
-    read_clock,
-    slice_bounds,
-)
-from runner.episodes.spaces import space_from_dict, space_to_dict
-
-if TYPE_CHECKING:
-    from gymnasium import Space
+from runner.episodes.single_agent_episode import SingleAgentEpisode, checked_lookback, slice_bounds
 
 Array = np.ndarray[Any, Any]
 AgentIDs = Collection[AgentID] | AgentID | None
-Flags = bool | Mapping[AgentID, Any]
-ModuleMapping = Callable[[AgentID, "MultiAgentEpisode"], str]
 
 Slice = slice  # the class has a method of this name
-
-
-def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
-    """Map all agents to one module."""
-    return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode:
     """An episode of several agents, or a chunk of one: T = `len(episode)` env steps after H of lookback.
 
-    `agent_episodes` has one `SingleAgentEpisode` for each agent that has been observed. Change the data of these
-    episodes, not the dict. Agents may join, skip env steps, and leave; `env_t_to_agent_t` has the env steps at which
-    each of them was observed. In an env step, each agent has one of:
+    It is a view of the rows that env runners have sampled, or of other agents' episodes, whose data it does not copy.
+    `agent_episodes` has one `SingleAgentEpisode` for each agent. Change the data of these episodes, not the dict.
+    Agents may join, skip env steps, and leave; `env_t_to_agent_t` has the env steps at which each of them was observed.
 
-    * an action and the observation after it: a complete step of the agent;
-    * an action only: it *hangs*, with its extra model outputs, until the agent's next observation completes the
-      step; all rewards until then (also before the action) add up to that step's reward;
-    * an observation only: it completes the hanging action, or is the agent's first one;
-    * a reward only: it is added to the agent's next complete step. Rewards before an agent's first observation, and
-      rewards without a later action, are not in any step: only `get_return(include_hanging_rewards=True)` has them;
-    * an end. If an agent terminates with a hanging action and without a final observation, its newest observation is
-      repeated as the final one, which learners ignore. If it is truncated, that is an error: the value of the final
-      observation is needed.
-
-    Flags of single agents take precedence; `__all__` ends the agents without a flag. The episode is terminated if
-    `__all__` was, or if every agent terminated. It is truncated if `__all__` was, or if every agent ended and at least
-    one of them did not terminate.
-
-    A chunk from `cut()` includes hanging actions and rewards, and remembers who has ended: an agent that ended at or
-    before `env_t_started` is not in it.
+    An agent's step begins at the env step of the observation that was acted on, and ends at its next observation. Its
+    reward is the sum of the agent's rewards until then. A slice may end within a step. Action, extra model outputs and
+    reward of this step then *hang*: getters return them, but the agent's episode does not contain them.
 
     Getters share their arguments:
 
@@ -108,99 +62,63 @@ class MultiAgentEpisode:
     SKIP_ENV_TS_TAG = "S"
 
     __slots__ = (
-        "_agent_to_module_mapping",
         "_custom_data",
-        "_ended_agents",
-        "_hanging_rewards_begin",
-        "_is_reset",
-        "_last_step_time",
         "_len_lookback_buffer",
-        "_start_time",
         "_tracks",
-        "action_space",
         "agent_episodes",
-        "agent_to_module_mapping_fn",
         "env_t",
         "env_t_started",
         "id_",
         "is_terminated",
         "is_truncated",
-        "observation_space",
     )
 
-    def _init_fields(self, id_: str, env_t_started: int, env_t: int, lookback: int) -> None:
-        self.id_ = id_
-        self.env_t_started, self.env_t, self._len_lookback_buffer = env_t_started, env_t, lookback
-        self.agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
-        self._tracks: dict[AgentID, AgentTrack] = {}  # around the episodes of `agent_episodes`
-        self._ended_agents: dict[AgentID, tuple[bool, bool]] = {}  # ended before this chunk: terminated, truncated
-        self._hanging_rewards_begin: dict[AgentID, Any] = {}  # before the first observation: not part of any step
-        self.observation_space: dict[AgentID, Space[Any]] = {}
-        self.action_space: dict[AgentID, Space[Any]] = {}
-        self.agent_to_module_mapping_fn: ModuleMapping = map_to_default_module
-        self._agent_to_module_mapping: dict[AgentID, str] = {}
-        self.is_terminated = self.is_truncated = self._is_reset = False
-        self._custom_data: dict[Any, Any] | None = None
-        self._start_time: float | None = None
-        self._last_step_time: float | None = None
-
-    def __init__(  # noqa: PLR0913 - the signature of the specification
+    def __init__(
         self,
-        id_: str | None = None,
+        id_: str | None,
         *,
-        observations: Sequence[Mapping[AgentID, Any]] | None = None,
-        observation_space: Mapping[AgentID, Space[Any]] | None = None,
-        infos: Sequence[Mapping[AgentID, Any]] | None = None,
-        actions: Sequence[Mapping[AgentID, Any]] | None = None,
-        action_space: Mapping[AgentID, Space[Any]] | None = None,
-        rewards: Sequence[Mapping[AgentID, Any]] | None = None,
-        terminateds: Flags = False,
-        truncateds: Flags = False,
-        extra_model_outputs: Sequence[Mapping[AgentID, dict[str, Any]]] | None = None,
-        env_t_started: int | None = None,
-        agent_t_started: Mapping[AgentID, int] | None = None,
-        len_lookback_buffer: int | Literal["auto"] = "auto",
-        agent_episode_ids: Mapping[AgentID, str] | None = None,
-        agent_module_ids: Mapping[AgentID, str] | None = None,
-        agent_to_module_mapping_fn: ModuleMapping | None = None,
+        agent_episodes: Mapping[AgentID, SingleAgentEpisode],
+        env_t_of_obs: Mapping[AgentID, Sequence[int] | Array],
+        env_t_started: int,
+        env_t: int,
+        is_terminated: bool = False,
+        is_truncated: bool = False,
+        len_lookback_buffer: int | None = None,
     ) -> None:
-        """Make an empty episode, or one with a history: one dict by agent id for each env step.
+        """Make the episode around the agents' episodes.
 
-        The history is added with `add_env_step`, step by step. `observations` (and `infos`) have one dict more than
-        `actions`, `rewards` and `extra_model_outputs`. `terminateds` and `truncateds` belong to its last step.
+        The agent episodes become part of this episode: unset `agent_id` and `multi_agent_episode_id` are set.
 
         Args:
-            id_: default: a new UUID's hex digits.
-            observation_space, action_space: the agents' spaces, by agent id (or a `gymnasium.spaces.Dict`).
-            env_t_started: env step after the lookback; default 0.
-            agent_t_started: each agent's time step there; default 0.
-            len_lookback_buffer: number of the given env steps that are lookback (at most all of them); "auto": all, so
-                that the episode's length is 0.
-            agent_episode_ids: ids of the agents' episodes; default: new UUIDs.
-            agent_module_ids: modules of agents for which `agent_to_module_mapping_fn` is not called.
-            agent_to_module_mapping_fn: module id from an agent id and this episode, called once for each agent;
-                default: "default_policy".
+            id_: None: a new UUID's hex digits.
+            agent_episodes: the agents' chunks.
+            env_t_of_obs: ascending env step of each of the agent's observations, its lookback rows included.
+            env_t_started: env step after the lookback.
+            env_t: env step of the newest observation.
+            is_terminated, is_truncated: whether the episode has ended for all agents.
+            len_lookback_buffer: env steps of lookback; default: back to the earliest lookback row of any agent.
 
         Raises:
-            ValueError: the history's lengths do not fit together, or `add_env_step` raises it.
+            ValueError: number of rows or last env step do not fit; `validate()` checks everything.
         """
-        self._init_fields(uuid.uuid4().hex if id_ is None else id_, env_t_started or 0, env_t_started or 0, 0)
-        self.observation_space, self.action_space = dict(observation_space or {}), dict(action_space or {})
-        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn or map_to_default_module
-        self._agent_to_module_mapping = dict(agent_module_ids or {})
-        observations, infos = observations or [], infos or [{}] * len(observations or [])
-        steps = _history(observations, infos, actions or [], rewards or [], extra_model_outputs)
-        if not observations:
-            return
-        lookback = len(steps) if len_lookback_buffer == "auto" else checked_lookback(len_lookback_buffer)
-        self._len_lookback_buffer = min(lookback, len(steps))
-        self.env_t -= self._len_lookback_buffer
-        self.add_env_reset(observations=observations[0], infos=infos[0])
-        self._add_history(steps, _by_agent(terminateds), _by_agent(truncateds))
-        for agent_id, episode in self.agent_episodes.items():
-            episode.t_started = (agent_t_started or {}).get(agent_id, 0)
-            episode.t = episode.t_started + len(episode.rewards)
-            episode.id_ = (agent_episode_ids or {}).get(agent_id, episode.id_)
+        self._begin(uuid.uuid4().hex if id_ is None else id_, env_t_started, env_t)
+        self.is_terminated, self.is_truncated = is_terminated, is_truncated
+        for agent_id, episode in agent_episodes.items():
+            self._put(agent_id, AgentTrack(episode, _checked_env_t(agent_id, episode, env_t_of_obs, env_t)))
+            episode.agent_id = agent_id if episode.agent_id is None else episode.agent_id
+            if episode.multi_agent_episode_id is None:
+                episode.multi_agent_episode_id = self.id_
+        if len_lookback_buffer is None:
+            looking_back = [track.env_t[0] for track in self._tracks.values() if track.lookback > 0]
+            len_lookback_buffer = env_t_started - min(looking_back, default=env_t_started)
+        self._len_lookback_buffer = checked_lookback(len_lookback_buffer)
+
+    def _begin(self, id_: str, env_t_started: int, env_t: int, lookback: int = 0) -> None:
+        self.id_, self.env_t_started, self.env_t, self._len_lookback_buffer = id_, env_t_started, env_t, lookback
+        self.agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
+        self._tracks: dict[AgentID, AgentTrack] = {}  # around the episodes of `agent_episodes`
+        self.is_terminated = self.is_truncated = False
+        self._custom_data: dict[Any, Any] | None = None
 
     @property
     def _env_ts(self) -> range:
@@ -210,190 +128,8 @@ class MultiAgentEpisode:
     def _put(self, agent_id: AgentID, track: AgentTrack) -> None:
         self._tracks[agent_id], self.agent_episodes[agent_id] = track, track.episode
 
-    def _add_history(
-        self, steps: list[tuple[Any, ...]], terminateds: Mapping[AgentID, Any], truncateds: Mapping[AgentID, Any]
-    ) -> None:
-        for index, (observations, actions, rewards, infos, extra) in enumerate(steps):
-            if index == self._len_lookback_buffer:
-                self._start_chunk()
-            is_last = index == len(steps) - 1
-            flags: dict[str, Any] = {"terminateds": terminateds, "truncateds": truncateds} if is_last else {}
-            self.add_env_step(observations, actions, rewards, infos, extra_model_outputs=extra, **flags)
-        if self._len_lookback_buffer == len(steps):
-            self._start_chunk()
-        if not steps:
-            self._apply(MultiAgentStep({}, {}, {}, {}, terminateds, truncateds, {}))
-
-    def _start_chunk(self) -> None:
-        for track in self._tracks.values():
-            track.start_chunk()
-        self._hanging_rewards_begin = {}
-
-    @classmethod
-    def from_agent_episodes(  # noqa: PLR0913 - one for each field of an episode
-        cls,
-        id_: str | None,
-        *,
-        agent_episodes: Mapping[AgentID, SingleAgentEpisode],
-        env_t_of_obs: Mapping[AgentID, Sequence[int] | Array],
-        env_t_started: int,
-        env_t: int,
-        terminateds: Flags,
-        truncateds: Flags,
-        len_lookback_buffer: int | None = None,
-        hanging_actions: Mapping[AgentID, Any] | None = None,
-        hanging_extra_model_outputs: Mapping[AgentID, dict[str, Any]] | None = None,
-        hanging_rewards: Mapping[AgentID, float] | None = None,
-        carried_rewards: Mapping[AgentID, float] | None = None,
-    ) -> MultiAgentEpisode:
-        """Return the episode around the agents' episodes without copying their data, for views of column blocks.
-
-        The agent episodes become part of this episode: unset `agent_id` and `multi_agent_episode_id` are set, and flags
-        that are true in `terminateds` or `truncateds`. The episode's flags are the flags of `__all__`.
-
-        Args:
-            env_t_of_obs: ascending env step of each of the agent's observations, its lookback rows included.
-            len_lookback_buffer: env steps of lookback; default: back to the earliest lookback row of any agent.
-            hanging_actions: actions of agents that have acted since their last observation, with their
-                `hanging_extra_model_outputs`.
-            hanging_rewards: rewards of agents since their last complete step.
-            carried_rewards: the part of `hanging_rewards` at `env_t_started`, which the previous chunk counts.
-
-        Raises:
-            ValueError: number of rows or last env step do not fit; `validate()` checks everything.
-        """
-        self = cls.__new__(cls)
-        self._init_fields(uuid.uuid4().hex if id_ is None else id_, env_t_started, env_t, 0)
-        self._is_reset = True
-        terminated, truncated = _by_agent(terminateds), _by_agent(truncateds)
-        self.is_terminated, self.is_truncated = bool(terminated.get(ALL)), bool(truncated.get(ALL))
-        for agent_id, episode in agent_episodes.items():
-            self._put(agent_id, AgentTrack(episode, _checked_env_t(agent_id, episode, env_t_of_obs, env_t)))
-            episode.agent_id = agent_id if episode.agent_id is None else episode.agent_id
-            if episode.multi_agent_episode_id is None:
-                episode.multi_agent_episode_id = self.id_
-            if episode.module_id is not None:
-                self._agent_to_module_mapping[agent_id] = episode.module_id
-            episode.is_terminated = episode.is_terminated or bool(terminated.get(agent_id))
-            episode.is_truncated = episode.is_truncated or bool(truncated.get(agent_id))
-        rewards = dict.fromkeys(hanging_actions or {}, 0.0) | dict(hanging_rewards or {})
-        add_hanging(
-            self._tracks, hanging_actions or {}, hanging_extra_model_outputs or {}, rewards, carried_rewards or {}
-        )
-        if len_lookback_buffer is None:
-            looking_back = [track.env_t[0] for track in self._tracks.values() if track.lookback > 0]
-            len_lookback_buffer = env_t_started - min(looking_back, default=env_t_started)
-        self._len_lookback_buffer = checked_lookback(len_lookback_buffer)
-        return self
-
-    # --- collecting -------------------------------------------------------------------------------
-
-    def add_env_reset(self, *, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Any] | None = None) -> None:
-        """Add the first observations and infos of some agents; raises `ValueError` if already reset."""
-        if self._is_reset:
-            raise ValueError(f"add_env_reset: episode {self.id_} is already reset (env_t={self.env_t}); make a new one")
-        self._is_reset = True
-        for agent_id, observation in observations.items():
-            self._enter(agent_id, observation, (infos or {}).get(agent_id))
-        self._start_time = self._last_step_time = time.perf_counter()
-
-    def add_env_step(
-        self,
-        observations: Mapping[AgentID, Any],
-        actions: Mapping[AgentID, Any],
-        rewards: Mapping[AgentID, Any],
-        infos: Mapping[AgentID, Any] | None = None,
-        *,
-        terminateds: Mapping[AgentID, Any] | None = None,
-        truncateds: Mapping[AgentID, Any] | None = None,
-        extra_model_outputs: Mapping[AgentID, dict[str, Any]] | None = None,
-    ) -> None:
-        """Add one env step; each dict has some of the agents.
-
-        A key that is present counts, regardless of its value. Infos belong to observations: infos of agents without one
-        are dropped. Flags of agents that were never observed are ignored.
-
-        Raises:
-            ValueError: the episode is not reset or has ended. Or, naming agent and env step, with nothing added: data
-                for an agent that has ended; an action before its first observation or on top of a hanging one; an
-                observation without an action since the last; action and observation without a reward; extra model
-                outputs without an action or with other keys than before; truncation of a hanging action without a final
-                observation; in numpy mode an item of another shape.
-        """
-        if self.is_terminated or self.is_truncated:
-            raise ValueError(f"add_env_step: episode {self.id_} is done (env_t={self.env_t}); make a new episode")
-        if not self._is_reset:
-            raise ValueError(
-                f"add_env_step: episode {self.id_} does not have an observation; call add_env_reset() first"
-            )
-        extra = extra_model_outputs or {}
-        step = MultiAgentStep(observations, actions, rewards, infos or {}, terminateds or {}, truncateds or {}, extra)
-        self.env_t += 1
-        try:
-            self._apply(step)
-        except ValueError:
-            self.env_t -= 1
-            raise
-        self._last_step_time = time.perf_counter()
-        if self._start_time is None:
-            self._start_time = self._last_step_time
-
-    def _apply(self, step: MultiAgentStep) -> None:
-        agent_ids = step.agent_ids(self._tracks)
-        self._check(step, agent_ids)
-        for agent_id in agent_ids:
-            track = self._tracks.get(agent_id)
-            if track is None:
-                self._apply_to_stranger(agent_id, step)
-            elif not track.episode.is_done:
-                track.add(step, agent_id, self.env_t)
-        if step.terminateds or step.truncateds:
-            self._update_flags(step)
-
-    def _check(self, step: MultiAgentStep, agent_ids: list[AgentID]) -> None:
-        for agent_id in agent_ids:
-            track, problem = self._tracks.get(agent_id), None
-            if track is not None:
-                problem = track.problem_with(step, agent_id)
-            elif agent_id in self._ended_agents:
-                problem = step.problem_after_end(agent_id)
-            elif agent_id in step.actions:
-                problem = "acted without an observation to act on; expected actions after the first observation"
-            if problem is not None:
-                at = f"env step {self.env_t} of episode {self.id_}"
-                raise ValueError(f"add_env_step: agent {agent_id!r} {problem} ({at})")
-
-    def _apply_to_stranger(self, agent_id: AgentID, step: MultiAgentStep) -> None:
-        if agent_id in step.rewards:
-            before = self._hanging_rewards_begin.get(agent_id, 0.0)
-            self._hanging_rewards_begin[agent_id] = before + step.rewards[agent_id]
-        if agent_id in step.observations:
-            episode = self._enter(agent_id, step.observations[agent_id], step.infos.get(agent_id))
-            episode.is_terminated, episode.is_truncated = step.flags_of(agent_id)
-
-    def _enter(self, agent_id: AgentID, observation: Any, infos: Any) -> SingleAgentEpisode:
-        episode = SingleAgentEpisode(
-            agent_id=agent_id,
-            module_id=self.module_for(agent_id),
-            multi_agent_episode_id=self.id_,
-            observation_space=self.observation_space.get(agent_id),
-            action_space=self.action_space.get(agent_id),
-        )
-        episode.add_env_reset(observation, infos)
-        if self.is_numpy:
-            episode.to_numpy()
-        self._put(agent_id, AgentTrack(episode, [self.env_t]))
-        return episode
-
-    def _update_flags(self, step: MultiAgentStep) -> None:
-        ends = [*(track.flags for track in self._tracks.values()), *self._ended_agents.values()]
-        all_ended = bool(ends) and all(any(flags) for flags in ends)
-        all_terminated = all_ended and all(terminated for terminated, _ in ends)
-        self.is_terminated = bool(step.terminateds.get(ALL)) or all_terminated
-        self.is_truncated = bool(step.truncateds.get(ALL)) or (all_ended and not all_terminated)
-
     def to_numpy(self) -> MultiAgentEpisode:
-        """Turn all agents' data except infos and hanging values into columns, in place; return the episode itself.
+        """Turn all agents' data except infos into columns, in place; return the episode itself.
 
         Raises `ValueError` or `TypeError`, naming the agent, if a field's items cannot be stacked.
         """
@@ -405,28 +141,6 @@ class MultiAgentEpisode:
         return self
 
     # --- chunks -----------------------------------------------------------------------------------
-
-    def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the chunk that continues this episode: length 0, starting at `env_t`, without agents that have ended.
-
-        Each agent has its newest observation, even if that is older than the lookback, and copies of its data of up to
-        `len_lookback_buffer` env steps. Hanging actions and rewards also hang in the new chunk; their rewards are
-        counted by `get_return(include_hanging_rewards=True)` of this one. Raises `ValueError` if the episode is done or
-        not reset.
-        """
-        if self.is_done or not self._is_reset:
-            state = "is done; there is nothing to continue" if self.is_done else "is not reset"
-            raise ValueError(f"cut: episode {self.id_} (env_t={self.env_t}) {state}")
-        lookback = min(checked_lookback(len_lookback_buffer), self._len_lookback_buffer + len(self))
-        chunk = self._chunk(self.env_t, self.env_t, lookback)
-        chunk._ended_agents = dict(self._ended_agents)
-        for agent_id, track in self._tracks.items():
-            if track.episode.is_done:
-                chunk._ended_agents[agent_id] = track.flags
-            else:
-                chunk._put(agent_id, track.cut(self.env_t - lookback))
-        chunk._start_time = chunk._last_step_time = self._last_step_time
-        return chunk
 
     def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> Self:
         """Return the env steps from `slice_.start` up to `slice_.stop` as an episode, with the observations after them.
@@ -445,76 +159,17 @@ class MultiAgentEpisode:
         known = self._len_lookback_buffer
         lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
         env_ts = self._env_ts[start:stop]
-        chunk = self._chunk(env_ts.start, env_ts.stop, lookback)
-        chunk._ended_agents = dict(self._ended_agents)
-        if start == 0:
-            chunk._hanging_rewards_begin = dict(self._hanging_rewards_begin)
+        chunk = type(self).__new__(type(self))
+        chunk._begin(self.id_, env_ts.start, env_ts.stop, lookback)
+        chunk._custom_data = None if self._custom_data is None else dict(self._custom_data)
         if stop == len(self):
             chunk.is_terminated, chunk.is_truncated = self.is_terminated, self.is_truncated
         for agent_id, track in self._tracks.items():
-            if start > 0 and track.has_ended_by(env_ts.start):
-                chunk._ended_agents[agent_id] = track.flags
-            elif (part := track.slice(env_ts, lookback, self._env_ts)) is not None:
+            has_ended = start > 0 and track.episode.is_done and track.env_t[-1] <= env_ts.start
+            part = None if has_ended else track.slice(env_ts, lookback, self._env_ts)
+            if part is not None:
                 chunk._put(agent_id, part)
         return chunk
-
-    def _chunk(self, env_t_started: int, env_t: int, lookback: int) -> Self:
-        """Return an empty, unfinished episode for a part of this one."""
-        chunk = type(self).__new__(type(self))
-        chunk._init_fields(self.id_, env_t_started, env_t, lookback)
-        chunk._is_reset = self._is_reset
-        chunk.observation_space, chunk.action_space = self.observation_space, self.action_space
-        chunk.agent_to_module_mapping_fn = self.agent_to_module_mapping_fn
-        chunk._agent_to_module_mapping = dict(self._agent_to_module_mapping)
-        chunk._custom_data = None if self._custom_data is None else dict(self._custom_data)
-        return chunk
-
-    def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append `other`, the chunk that follows this one, without its lookback and its agents' first observations.
-
-        Raises `ValueError` if `other` has another `id_`, does not start at `env_t`, lacks an agent that has not ended
-        or continues one that has ended; if the agents' chunks do not fit; or if this one is done.
-        """
-        problem = self._problem_with_successor(other)
-        if problem is not None:
-            raise ValueError(f"concat_episode: cannot append the chunk: {problem}")
-        for agent_id, theirs in other._tracks.items():
-            mine = self._tracks.get(agent_id)
-            if mine is None:
-                self._put(agent_id, theirs.without_lookback())
-            else:
-                mine.append(theirs)
-        for agent_id, reward in other._hanging_rewards_begin.items():
-            self._hanging_rewards_begin[agent_id] = self._hanging_rewards_begin.get(agent_id, 0.0) + reward
-        self._agent_to_module_mapping |= other._agent_to_module_mapping
-        self.env_t = other.env_t
-        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
-        if other._last_step_time is not None:
-            self._last_step_time = other._last_step_time
-        if other._custom_data:
-            self.custom_data.update(other._custom_data)
-
-    def _problem_with_successor(self, other: MultiAgentEpisode) -> str | None:
-        if other.id_ != self.id_:
-            return f"its id_ is {other.id_}, expected {self.id_}"
-        if self.is_done:
-            return f"episode {self.id_} is done (env_t={self.env_t})"
-        if other.env_t_started != self.env_t:
-            return f"it starts at env_t={other.env_t_started}, expected env_t={self.env_t}"
-        if not self._is_reset or not other._is_reset:
-            return "both chunks need a reset"
-        for agent_id, episode in self.agent_episodes.items():
-            theirs = other.agent_episodes.get(agent_id)
-            if episode.is_done and theirs is not None:
-                return f"agent {agent_id!r} has ended (t={episode.t}), but continues in it"
-            if not episode.is_done and theirs is None:
-                return f"agent {agent_id!r} has not ended (t={episode.t}), but is not in it"
-            if theirs is not None:
-                try:
-                    episode._check_successor(theirs)
-                except ValueError as error:
-                    return f"agent {agent_id!r}: {error}"
-        return None
 
     def __getitem__(self, item: Slice) -> Self:
         """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
@@ -683,11 +338,9 @@ class MultiAgentEpisode:
         """Return the number of env steps of this chunk, without its lookback."""
         return self.env_t - self.env_t_started
 
-    def module_for(self, agent_id: AgentID) -> str:
-        """Return the module of the agent; `agent_to_module_mapping_fn` is called once for each agent of an episode."""
-        if agent_id not in self._agent_to_module_mapping:
-            self._agent_to_module_mapping[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
-        return self._agent_to_module_mapping[agent_id]
+    def module_for(self, agent_id: AgentID) -> str | None:
+        """Return the module of the agent."""
+        return self.agent_episodes[agent_id].module_id
 
     def get_terminateds(self) -> dict[AgentID, bool]:
         """Return whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
@@ -707,24 +360,9 @@ class MultiAgentEpisode:
         """Return the agents that have to act in the next env step: observed at the newest one, and not ended."""
         return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
 
-    def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
-
-        With `include_hanging_rewards`: exactly the rewards in this chunk's env steps, so that each reward is counted
-        once in the sum over the chunks of an episode.
-        """
-        total = sum((episode.get_return() for episode in self.agent_episodes.values()), 0.0)
-        if not include_hanging_rewards:
-            return total
-        tracks = self._tracks.values()
-        hanging = [*self._hanging_rewards_begin.values(), *(t.reward for t in tracks if t.reward is not None)]
-        return float(total + sum(hanging) - sum(t.carried for t in tracks if t.carried is not None))
-
-    def get_duration_s(self) -> float:
-        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
-        if self._start_time is None or self._last_step_time is None:
-            return 0.0
-        return self._last_step_time - self._start_time
+    def get_return(self) -> float:
+        """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk."""
+        return sum((episode.get_return() for episode in self.agent_episodes.values()), 0.0)
 
     def env_steps(self) -> int:
         """Return T."""
@@ -773,11 +411,6 @@ class MultiAgentEpisode:
         return self._custom_data
 
     @property
-    def is_reset(self) -> bool:
-        """Whether the first observations have been added."""
-        return self._is_reset
-
-    @property
     def is_numpy(self) -> bool:
         """Whether all agents' data are arrays; False without agents."""
         return bool(self.agent_episodes) and all(e.is_numpy for e in self.agent_episodes.values())
@@ -817,92 +450,11 @@ class MultiAgentEpisode:
                     "change the data of the agent's episode instead"
                 )
             problem = track.problem(self._env_ts)
-            if problem is None and agent_id in self._ended_agents:
-                problem = "it ended before env_t_started"
             if problem is not None:
                 raise ValueError(f"episode {self.id_}: agent {agent_id!r}: {problem}")
 
-    # --- state ------------------------------------------------------------------------------------
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the episode without its function, as plain types like `SingleAgentEpisode.get_state`.
-
-        Raises `TypeError` naming a value without a plain form.
-        """
-        return {
-            "id_": self.id_,
-            "env_t_started": int(self.env_t_started),
-            "env_t": int(self.env_t),
-            "len_lookback_buffer": self._len_lookback_buffer,
-            **tracks_to_state(self._tracks),
-            "_hanging_rewards_begin": to_plain(self._hanging_rewards_begin, "_hanging_rewards_begin"),
-            "_agent_to_module_mapping": to_plain(self._agent_to_module_mapping, "_agent_to_module_mapping"),
-            "ended_agents": [[agent_id, *flags] for agent_id, flags in self._ended_agents.items()],
-            "is_reset": self._is_reset,
-            "is_terminated": bool(self.is_terminated),
-            "is_truncated": bool(self.is_truncated),
-            "_start_time": self._start_time,
-            "_last_step_time": self._last_step_time,
-            "custom_data": None if self._custom_data is None else to_plain(self._custom_data, "custom_data"),
-            "observation_space": [[a, space_to_dict(space)] for a, space in self.observation_space.items()],
-            "action_space": [[a, space_to_dict(space)] for a, space in self.action_space.items()],
-        }
-
-    @staticmethod
-    def from_state(state: Any, agent_to_module_mapping_fn: ModuleMapping | None = None) -> MultiAgentEpisode:
-        """Invert `get_state`; the function is called for the modules of agents that were not there yet.
-
-        Raises `StateError` (a `ValueError`) for any fault in the state.
-        """
-        check_keys(state, _STATE_KEYS)
-        id_ = read_key(state, "id_", (str,), "episode")
-        episode = MultiAgentEpisode(id_, agent_to_module_mapping_fn=agent_to_module_mapping_fn)
-        episode.env_t_started, episode.env_t = read_env_t(state, "env_t_started"), read_env_t(state, "env_t")
-        episode._len_lookback_buffer = read_env_t(state, "len_lookback_buffer", 0)
-        episode.is_terminated = read_key(state, "is_terminated", (bool,), "episode")
-        episode.is_truncated = read_key(state, "is_truncated", (bool,), "episode")
-        episode._is_reset = read_key(state, "is_reset", (bool,), "episode", default=True)
-        for agent_id, track in tracks_from_state(state).items():
-            episode._put(agent_id, track)
-        episode._hanging_rewards_begin = read_by_agent(state, "_hanging_rewards_begin", NUMBER)
-        episode._agent_to_module_mapping = read_by_agent(state, "_agent_to_module_mapping", (str,))
-        episode._ended_agents = {a: (bool(t), bool(u)) for a, t, u in read_pairs(state, "ended_agents", 3)}
-        for name in ("observation_space", "action_space"):
-            spaces = {a: space_from_dict(plain, f"episode.{name}") for a, plain in read_pairs(state, name, 2)}
-            setattr(episode, name, spaces)
-        custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
-        episode._custom_data = None if custom_data is None else read_dict(custom_data, "custom_data")
-        episode._start_time, episode._last_step_time = read_clock(state)
-        try:
-            episode.validate()
-        except ValueError as error:
-            raise StateError(str(error)) from None
-        return episode
-
 
 # --- arguments ------------------------------------------------------------------------------------
-
-
-def _by_agent(flags: Flags) -> Mapping[AgentID, Any]:
-    return {ALL: flags} if isinstance(flags, bool) else flags
-
-
-def _history(
-    observations: Sequence[Any],
-    infos: Sequence[Any],
-    actions: Sequence[Any],
-    rewards: Sequence[Any],
-    extra_model_outputs: Sequence[Any] | None,
-) -> list[tuple[Any, ...]]:
-    """Return the arguments of each env step after the reset; raises `ValueError` if the lengths do not fit together."""
-    steps = max(len(observations) - 1, 0)
-    extra = extra_model_outputs or [{}] * steps
-    for name, items in {"actions": actions, "rewards": rewards, "extra_model_outputs": extra}.items():
-        if len(items) != steps:
-            raise ValueError(f"{name} need one dict less than observations, {steps}, got {len(items)}")
-    if len(infos) != len(observations):
-        raise ValueError(f"infos need one dict for each observation, {len(observations)}, got {len(infos)}")
-    return list(zip(observations[1:], actions, rewards, infos[1:], extra, strict=True))
 
 
 def _checked_env_t(
@@ -919,6 +471,3 @@ def _checked_env_t(
     if times[-1] > env_t:
         raise ValueError(f"env_t_of_obs of agent {agent_id!r} goes to {times[-1]}, beyond env_t={env_t}")
     return times
-
-
-_STATE_KEYS = frozenset(MultiAgentEpisode().get_state())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from runner.episodes.agent_track import ALL, AgentID
+from runner.episodes.agent_track import AgentID
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.episodes.multi_agent_episode import MultiAgentEpisode
 from runner.episodes.single_agent_episode import SingleAgentEpisode
@@ -57,13 +57,13 @@ def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
     is_terminated = all(episode.is_terminated for episode in episodes.values())
     begun = (int(env_t[episodes[agent].observations.lookback]) for agent, env_t in times.items())
     env_t_started, earliest = min(begun, default=0), min((int(env_t[0]) for env_t in times.values()), default=0)
-    return MultiAgentEpisode.from_agent_episodes(
+    return MultiAgentEpisode(
         id_,
         agent_episodes=episodes,
         env_t_of_obs=times,
         env_t_started=env_t_started,
         env_t=int(max((env_t[-1] for env_t in times.values()), default=0)),
-        terminateds={ALL: is_terminated},
-        truncateds={ALL: have_ended and not is_terminated},
+        is_terminated=is_terminated,
+        is_truncated=have_ended and not is_terminated,
         len_lookback_buffer=env_t_started - earliest,
     )

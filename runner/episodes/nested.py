@@ -1,19 +1,9 @@
 """Nested columns: a dict or tuple (at any depth) whose leaves are arrays, or one array.
 
-Lists are leaves, never structure: a list is either "many items" or an array-like value.
-`to_plain` and `from_plain` convert such values to types that msgpack and JSON-with-bytes support, without pickle:
-
-* `None`, `bool`, `int`, `float`, `str`, `bytes`, `list` and `dict` with string keys stay as they are;
-* an array is `{"dtype": "<f4", "shape": [2, 3], "data": bytes}` (C order), a numpy scalar the same with shape
-  `None`;
-* a tuple is `{"tuple": [...]}`;
-* a dict with other keys (or one that looks like any of these forms) is `{"map": [[key, value], ...]}`.
-"""
+Lists are leaves, never structure: a list is either "many items" or an array-like value."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,13 +11,6 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_MAX_DEPTH = 32
-_MAX_NDIM = 64
-_MAX_EMPTY_ROWS = 2**24
-_SCALARS = frozenset({bool, float, str, type(None)})
-_ARRAY_KEYS = {"dtype", "shape", "data"}
-_RESERVED_KEYS = (_ARRAY_KEYS, {"tuple"}, {"map"})
-_PLAIN_DTYPE = re.compile(r"[<>|=]?[biufcSU]\d{1,9}")
 _REQUIRED = object()
 
 
@@ -242,44 +225,6 @@ def _outline(tree: Any) -> str:
     return f"tuple of {len(tree)}" if isinstance(tree, tuple) else type(tree).__name__
 
 
-# --- plain form -----------------------------------------------------------------------------------
-
-
-def to_plain(value: Any, where: str = "value") -> Any:
-    """Return `value` in the plain form of this module; raises `TypeError` naming a value without a plain form."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _array_to_plain(value, where)
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise TypeError(f"{where}: the integer {value} does not fit 64 bits")
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value
-    if isinstance(value, list):
-        scalars = _SCALARS
-        return [v if type(v) in scalars else to_plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
-    if isinstance(value, tuple):
-        return {"tuple": [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict):
-        return _dict_to_plain(value, where)
-    raise TypeError(
-        f"{where}: {type(value).__name__} cannot be saved; expected: None, bool, int, float, str, bytes, "
-        "arrays, and lists, tuples and dicts of these"
-    )
-
-
-def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
-    """Invert `to_plain` (arrays are writable and in native byte order); raises `StateError`."""
-    if depth > _MAX_DEPTH:
-        raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
-    if isinstance(value, (list, tuple)):
-        scalars = _SCALARS
-        return [v if type(v) in scalars else from_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
-    if isinstance(value, dict):
-        return _dict_from_plain(value, where, depth)
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufcSU":
-        raise StateError(f"{where}: arrays of dtype {value.dtype} are not allowed; expected numbers, bools or text")
-    return value
-
-
 def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default: Any = _REQUIRED) -> Any:
     """Return `state[key]` after checking its type; a missing key or None gives `default`, if there is one."""
     if not isinstance(state, dict):
@@ -293,63 +238,3 @@ def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default:
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise StateError(f"{where}.{key}: expected {expected}, got {type(value).__name__}")
     return value
-
-
-def _array_to_plain(array: Array | np.generic, where: str) -> dict[str, Any]:
-    if array.dtype.kind not in "biufcSU":
-        raise TypeError(f"{where}: arrays of dtype {array.dtype} cannot be saved; expected: numbers, bools, text")
-    shape = list(array.shape) if isinstance(array, np.ndarray) else None
-    return {"dtype": array.dtype.str, "shape": shape, "data": array.tobytes()}
-
-
-def _dict_to_plain(value: dict[Any, Any], where: str) -> dict[str, Any]:
-    if all(isinstance(key, str) for key in value) and set(value) not in _RESERVED_KEYS:
-        return {str(key): to_plain(item, f"{where}.{key}") for key, item in value.items()}
-    pairs = [[to_plain(key, f"{where} key"), to_plain(item, f"{where}.{key}")] for key, item in value.items()]
-    return {"map": pairs}
-
-
-def _dict_from_plain(value: dict[Any, Any], where: str, depth: int) -> Any:
-    keys = value.keys()
-    if keys == _ARRAY_KEYS:
-        return _array_from_plain(value, where)
-    if keys == {"tuple"}:
-        items = read_key(value, "tuple", (list, tuple), where)
-        return tuple(from_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(items))
-    if keys == {"map"}:
-        pairs = [from_plain(p, f"{where} map", depth + 1) for p in read_key(value, "map", (list, tuple), where)]
-        try:
-            return {key: item for key, item in pairs}
-        except (TypeError, ValueError):
-            raise StateError(f"{where}.map: expected a list of [key, value] pairs with hashable keys") from None
-    return {key: from_plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
-
-
-def _array_from_plain(value: dict[str, Any], where: str) -> Any:
-    dtype = _read_dtype(value, where)
-    data = read_key(value, "data", (bytes, bytearray, memoryview), where)
-    shape = read_key(value, "shape", (list, tuple), where, default=None)
-    sizes = [] if shape is None else list(shape)
-    if len(sizes) > _MAX_NDIM or not all(type(size) is int and 0 <= size < 2**62 for size in sizes):
-        raise StateError(f"{where}.shape: expected at most {_MAX_NDIM} non-negative integers, got {sizes!r:.80}")
-    if 0 in sizes and max(sizes) > _MAX_EMPTY_ROWS:
-        raise StateError(f"{where}.shape: an array without elements must have at most 2**24 rows, got {sizes}")
-    expected = math.prod(sizes) * dtype.itemsize
-    if len(data) != expected:
-        raise StateError(f"{where}.data: expected {expected} bytes for shape {sizes}, dtype {dtype}, got {len(data)}")
-    try:
-        array = np.ndarray(sizes, dtype, bytearray(data) or None).astype(dtype.newbyteorder("="))
-    except ValueError as error:
-        raise StateError(f"{where}: invalid shape {sizes}: {error}") from None
-    return array[()] if shape is None else array
-
-
-def _read_dtype(value: dict[str, Any], where: str) -> np.dtype[Any]:
-    name = read_key(value, "dtype", (str,), where)
-    try:
-        if _PLAIN_DTYPE.fullmatch(name):
-            dtype: np.dtype[Any] = np.dtype(name)
-            return dtype
-    except TypeError:
-        pass
-    raise StateError(f"{where}.dtype: expected a plain dtype such as '<f4', '<i8' or '|b1', got {name!r:.60}")

@@ -19,6 +19,7 @@ from runner.episodes.columns import (
     Column,
     ColumnBlock,
     InfoRows,
+    ListedInfos,
     Lookback,
     Rollout,
     columns_before_each,
@@ -177,19 +178,10 @@ def _steps_before_cut(
     return {name: nested.concatenate([newest[name], rows[name]]) for name in newest}
 
 
-def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int]) -> _StoredInfos:
+def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int]) -> ListedInfos:
     rows = []
     for number, length in enumerate(lengths):
         skipped = 0 if number else num_before
         of_chunk = infos.rows_of(first + number, 0, skipped + length + 1)
         rows.append(None if of_chunk is None else of_chunk[skipped:])
-    return _StoredInfos(rows)
-
-
-@dataclass(frozen=True)
-class _StoredInfos:
-    rows: Sequence[list[dict[str, Any]] | None]
-
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        rows = self.rows[chunk]
-        return None if rows is None else [{}] * num_before + rows[:num_rows]
+    return ListedInfos(rows)

@@ -10,16 +10,11 @@ import numpy as np
 
 from runner.episodes.lookback_buffer import Indices, InfoBuffer, LookbackBuffer
 from runner.episodes.nested import (
-    StateError,
     check_columns,
     equal,
-    from_plain,
     map_leaves,
-    read_key,
     take,
-    to_plain,
 )
-from runner.episodes.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -484,26 +479,6 @@ class SingleAgentEpisode:
             name: buffer._get(indices, neg_index_as_lookback, fill) for name, buffer in self.extra_model_outputs.items()
         }
 
-    def get_data_dict(self) -> dict[str, Any]:
-        """Return T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
-
-        Keys: obs and infos (both without the last row), actions, rewards, terminateds and truncateds (both False
-        except in the last row), t (global timesteps), eps_id, and each extra output.
-        """
-        steps, last = len(self), slice(0, len(self))
-        ends = [step == steps - 1 for step in range(steps)]
-        flags: dict[str, Any] = {
-            "terminateds": np.array([self.is_terminated and end for end in ends], bool),
-            "truncateds": np.array([self.is_truncated and end for end in ends], bool),
-            "t": np.arange(self.t_started, self.t),
-            "eps_id": np.full(steps, self.id_),
-        }
-        if not self.is_numpy:
-            flags = {key: column.tolist() for key, column in flags.items()}
-        data = {"obs": self.get_observations(last), "infos": self.get_infos(last)}
-        data |= {"actions": self.get_actions(), "rewards": self.get_rewards(), **flags}
-        return data | {key: buffer.get() for key, buffer in self.extra_model_outputs.items()}
-
     def get_return(self) -> float:
         """Return the undiscounted sum of the T rewards (float64)."""
         rewards = self.rewards._get(None)
@@ -604,72 +579,6 @@ class SingleAgentEpisode:
             raise ValueError(f"episode {self.id_} does not have extra_model_outputs named {key!r}; known: {known}")
         return self.extra_model_outputs[key]
 
-    # --- state ------------------------------------------------------------------------------------
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the entire episode as plain types (see `runner.episodes.nested`), ready for msgpack.
-
-        `infos` may be None. Raises `TypeError` naming a value without a plain form.
-        """
-        spaces = {"_observation_space": self._observation_space, "_action_space": self._action_space}
-        return {
-            "id_": self.id_,
-            "agent_id": self.agent_id,
-            "module_id": self.module_id,
-            "multi_agent_episode_id": self.multi_agent_episode_id,
-            "observations": _buffer_state(self.observations, "observations", self._observation_space),
-            "actions": _buffer_state(self.actions, "actions", self._action_space),
-            "rewards": _buffer_state(self.rewards, "rewards"),
-            "infos": None if self._infos is None else _buffer_state(self._infos, "infos"),
-            "extra_model_outputs": {key: _buffer_state(b, key) for key, b in self.extra_model_outputs.items()},
-            "is_terminated": bool(self.is_terminated),
-            "is_truncated": bool(self.is_truncated),
-            "t_started": int(self.t_started),
-            "t": int(self.t),
-            **{key: None if space is None else space_to_dict(space) for key, space in spaces.items()},
-            "_start_time": self._start_time,
-            "_last_step_time": self._last_step_time,
-            "custom_data": None if self._custom_data is None else to_plain(self._custom_data, "custom_data"),
-        }
-
-    @staticmethod
-    def from_state(state: Any) -> SingleAgentEpisode:
-        """Invert `get_state`; `get_duration_s` continues from its saved value.
-
-        Required keys: `id_`, `observations`, `actions`, `rewards`, `is_terminated`, `is_truncated`,
-        `t_started`; each of the buffers needs only `data`. Raises `StateError` (a `ValueError`) for any fault in the
-        state.
-        """
-        check_keys(state, _STATE_KEYS)
-        episode = SingleAgentEpisode.__new__(SingleAgentEpisode)
-        episode.id_ = read_key(state, "id_", (str,), "episode")
-        episode.agent_id = read_key(state, "agent_id", (str, int), "episode", default=None)
-        episode.module_id = read_key(state, "module_id", (str,), "episode", default=None)
-        episode.multi_agent_episode_id = read_key(state, "multi_agent_episode_id", (str,), "episode", default=None)
-        episode._observation_space = _read_space(state, "_observation_space")
-        episode._action_space = _read_space(state, "_action_space")
-        episode.observations = _read_buffer(state, "observations", episode._observation_space)
-        episode.actions = _read_buffer(state, "actions", episode._action_space)
-        episode.rewards = _read_buffer(state, "rewards")
-        extra = read_key(state, "extra_model_outputs", (dict,), "episode", default={})
-        episode.extra_model_outputs = {
-            key: _read_buffer(extra, key, where="episode.extra_model_outputs") for key in extra
-        }
-        episode._infos = _read_infos(state)
-        episode.is_terminated = read_key(state, "is_terminated", (bool,), "episode")
-        episode.is_truncated = read_key(state, "is_truncated", (bool,), "episode")
-        episode.t_started, episode.t = _read_timesteps(state, len(episode.rewards))
-        custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
-        episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
-        episode._start_time, episode._last_step_time = read_clock(state)
-        try:
-            if any(buffer.finalized for buffer in episode._buffers()):
-                episode.to_numpy()
-            episode.validate()
-        except (TypeError, ValueError) as error:
-            raise StateError(str(error)) from None
-        return episode
-
 
 # --- arguments ------------------------------------------------------------------------------------
 
@@ -711,69 +620,3 @@ def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
     if not isinstance(infos, list):
         raise TypeError(f"infos must be a list, one per observation, got {type(infos).__name__}")
     return InfoBuffer(list(infos), lookback)
-
-
-# --- reading and writing states -------------------------------------------------------------------
-
-
-def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None) -> dict[str, Any]:
-    """Return the buffer's state without its space, if the space is the episode's."""
-    space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
-    data = to_plain(buffer.data, f"{where}.data")
-    return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}
-
-
-def check_keys(state: Any, expected: frozenset[str]) -> None:
-    """Raise `StateError` unless `state` is a dict without unexpected keys."""
-    if not isinstance(state, dict):
-        raise StateError(f"episode: expected a dict, got {type(state).__name__}")
-    if unknown := [str(key)[:40] for key in state if key not in expected]:
-        raise StateError(f"episode: unknown keys {unknown[:8]}; expected: {', '.join(sorted(expected))}")
-
-
-def _read_buffer(
-    state: dict[str, Any], key: str, space: Space[Any] | None = None, *, where: str = "episode"
-) -> LookbackBuffer:
-    buffer_state = read_key(state, key, (dict,), where)
-    if space is not None or key not in ("observations", "actions"):  # other fields do not have a space
-        buffer_state = {**buffer_state, "space": None}
-    buffer = LookbackBuffer.from_state(buffer_state, f"{where}.{key}")
-    if space is not None:
-        buffer.space = space
-    return buffer
-
-
-def _read_infos(state: dict[str, Any]) -> InfoBuffer | None:
-    infos = read_key(state, "infos", (dict,), "episode", default=None)
-    if infos is None:
-        return None
-    buffer = InfoBuffer.from_state({**infos, "space": None}, "episode.infos")
-    if not isinstance(buffer, InfoBuffer) or buffer.finalized:
-        raise StateError("episode.infos.data: expected a list with one info per observation, got arrays")
-    return buffer
-
-
-def _read_space(state: dict[str, Any], key: str) -> Space[Any] | None:
-    space = read_key(state, key, (dict,), "episode", default=None)
-    return None if space is None else space_from_dict(space, f"episode.{key}")
-
-
-def _read_timesteps(state: dict[str, Any], num_steps: int) -> tuple[int, int]:
-    """Return `t_started` and `t` of an episode of `num_steps` steps."""
-    t_started = read_key(state, "t_started", (int,), "episode")
-    if abs(t_started) >= 2**62:
-        raise StateError(f"episode.t_started: expected a timestep below 2**62, got {t_started}")
-    return t_started, read_key(state, "t", (int,), "episode", default=t_started + num_steps)
-
-
-def read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Return start and last step on this process's clock, with the same distance as on the writer's."""
-    start = read_key(state, "_start_time", (int, float), "episode", default=None)
-    last = read_key(state, "_last_step_time", (int, float), "episode", default=None)
-    if start is None or last is None:
-        return None, None
-    now = time.perf_counter()
-    return now - (last - start), now
-
-
-_STATE_KEYS = frozenset(SingleAgentEpisode().get_state())

@@ -23,6 +23,18 @@ _MAX_DEPTH = 32
 _MAX_BOX_SIZE = 2**24
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
 
+
+def discrete_bounds(space: Space[Any]) -> tuple[Any, Any]:
+    """Return the lowest and highest value of a Discrete, MultiDiscrete or MultiBinary space, or None for both."""
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, gs.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (0, 1) if isinstance(space, gs.MultiBinary) else (None, None)
+
+
 # --- spaces as dicts ------------------------------------------------------------------------------
 
 

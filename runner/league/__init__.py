@@ -7,14 +7,10 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
-    "League": "league",
-    "Lineup": "opponent_environments",
     "OneMoveAheadConnectFourPlayer": "players",
     "PerfectTicTacToePlayer": "players",
     "Player": "players",
-    "PolicyPlayer": "players",
     "RandomPlayer": "players",
-    "OpponentEnvironments": "opponent_environments",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -73,7 +73,7 @@ class RemoteLearnerGroup(Part):
         start_timeout_s: float = 300.0,
     ) -> None:
         self.num_learners = config.num_learners
-        self._make_learners, self._config, self._num_lookback = make_learners, config, num_lookback
+        self._config, self._num_lookback = config, num_lookback
         self._start_timeout_s = start_timeout_s
         self._keeps_unsplit = keeps_unsplit
         self._modules = dict(modules)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.block_state import StoredInfos, block_from_state, block_to_state
-from runner.episodes.columns import OBS, Agents, ColumnBlock, Rollout, concat_blocks, row_ranges
+from runner.episodes.block_state import block_from_state, block_to_state
+from runner.episodes.columns import OBS, Agents, ColumnBlock, ListedInfos, Rollout, concat_blocks, row_ranges
 
 IntArray = npt.NDArray[np.int64]
 
@@ -148,11 +148,11 @@ def _taken_agents(agents: Agents | None, chunks: Sequence[int], obs_rows: IntArr
     )
 
 
-def _joined_infos(block: ColumnBlock, episodes: Sequence[IntArray]) -> StoredInfos | None:
+def _joined_infos(block: ColumnBlock, episodes: Sequence[IntArray]) -> ListedInfos | None:
     if block.infos is None:
         return None
     by_chunk = [_infos_of_episode(block, chunks.tolist()) for chunks in episodes]
-    return StoredInfos(by_chunk) if any(infos is not None for infos in by_chunk) else None
+    return ListedInfos(by_chunk) if any(infos is not None for infos in by_chunk) else None
 
 
 def _infos_of_episode(block: ColumnBlock, chunks: Sequence[int]) -> list[dict[str, Any]] | None:

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from runner.episodes import nested
 from runner.episodes.columns import Column
+from runner.episodes.spaces import discrete_bounds
 from runner.rllink.client.packing import DTYPES
 
 Space = gym.Space[Any]
@@ -226,18 +227,10 @@ def _checked(space: Space, rows: Array) -> Array:
     rows = _as_dtype(rows.reshape(len(rows), *shape), np.dtype(space.dtype))  # restore the shape of an empty list
     if isinstance(space, gym.spaces.Box):
         return rows
-    low, high = _integer_range(space)
+    low, high = discrete_bounds(space)
     if len(rows) and ((rows < low) | (rows > high)).any():
         raise ValueError(f"a value is outside of {space}")
     return rows
-
-
-def _integer_range(space: Space) -> tuple[Any, Any]:
-    if isinstance(space, gym.spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return 0, 1
 
 
 def _as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import itertools
 import secrets
 import ssl
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from runner.config.errors import ConfigError, Problem
+from runner.config.paths import runner_version
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.connection import Connection
 from runner.rllink.listener import Admission, Listener, Unseated
@@ -54,7 +54,7 @@ class Server:
         self.config = config
         self.service = service
         self.name = name
-        self.title = f"runner {_version()}"
+        self.title = f"runner {runner_version() or ''}"
         self._numbers = itertools.count()
         self._connections: set[Connection] = set()
         self._seated: set[Connection] = set()
@@ -308,10 +308,3 @@ def _tls_context(config: RLlinkConfig) -> ssl.SSLContext | None:
         got = f"{config.tls_certificate}, {config.tls_key}"
         raise ConfigError([Problem(what, "rllink.tls_certificate, rllink.tls_key", got, "PEM files")]) from error
     return context
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("runner")
-    except importlib.metadata.PackageNotFoundError:
-        return ""

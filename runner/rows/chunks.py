@@ -20,7 +20,6 @@ from runner.episodes.columns import Column, Lookback
 from runner.fast.lean_pickle import LeanPickle
 from runner.rows.array_namespace import Array, ArrayNamespace
 
-BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 

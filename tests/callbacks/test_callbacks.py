@@ -15,9 +15,10 @@ import pytest
 from runner import Trainer
 from runner.callbacks import EPISODE_HOOKS, HOOKS
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.required_trust import find_trust_requirements
+from runner.config.validation import build_experiment_config
 from tests.callbacks.own_callbacks import Listener
 from tests.conftest import ROOT, Outcome, without_times
 from tests.support.resuming import assert_resumes_exactly

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.config import compose_experiment
+from runner.config.compose import compose_experiment
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command, Process
 from tests.chaos.runs import assert_each_iteration_once, lines_of, newest_state, num_lines

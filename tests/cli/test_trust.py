@@ -370,7 +370,8 @@ def test_a_claim_with_fields_of_other_types_is_none(tmp_path: Path) -> None:
 
 
 def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Path, monkeypatch: Any) -> None:
-    from runner.config import build_experiment_config, compose_experiment
+    from runner.config.compose import compose_experiment
+    from runner.config.validation import build_experiment_config
     from runner.experiment.run_records import find_store
 
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from runner.cluster import connection, waits_reported
+from runner.cluster import connection
+from runner.cluster.pending_actors import waits_reported
 from tests.conftest import QUICK, Outcome, wait_until
 
 pytestmark = pytest.mark.ray

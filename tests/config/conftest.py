@@ -8,8 +8,9 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
-from runner.config.errors import Problem, render_problems
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem, render_problems
+from runner.config.validation import build_experiment_config
 
 
 @pytest.fixture(autouse=True)

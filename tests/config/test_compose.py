@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from runner.config import UserError, build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.defaults import core_groups
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, UserError
 from runner.config.paths import conf_dir, list_options
+from runner.config.validation import build_experiment_config
 
 CARTPOLE = "+experiment=ppo_cartpole"
 YAML_FILES = sorted(path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml"))

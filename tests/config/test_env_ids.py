@@ -11,12 +11,13 @@ import pytest
 from gymnasium.envs import registration
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.defaults import conf_dir
 from runner.config.env_defaults import connectors_of, env_defaults_of, env_kinds, kinds_of
 from runner.config.env_ids import env_option, id_table
 from runner.config.paths import list_options
+from runner.config.validation import build_experiment_config
 from runner.config.yaml_files import read_yaml
 
 STOP = "stop.training_iteration=1"

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from runner.cli.show import render_config
-from runner.config import Composed, build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
+from runner.config.validation import build_experiment_config
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]

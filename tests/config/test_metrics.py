@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
+from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT
 
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/metrics_and_files.md"

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from runner.cli.show import render_config
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.declared_metrics import connector_metrics
 from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
+from runner.config.validation import build_experiment_config
 from tests.support.reporting_connectors import RewardSum
 
 WriteConfig = Callable[[str, str], Path]

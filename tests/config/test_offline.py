@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import tasks_on_data
 from runner.offline.training.workers import actor_options
 

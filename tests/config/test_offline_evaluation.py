@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
 from runner.config.blocks import EvaluationConfig
+from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline_evaluation import (
@@ -19,6 +19,7 @@ from runner.config.offline_evaluation import (
     fitted_q_config,
 )
 from runner.config.schemas import ModuleConfig
+from runner.config.validation import build_experiment_config
 from runner.offline.evaluation.policy_evaluation import METHODS
 from tests.support.problems import Including, not_a_choice, out_of_range
 

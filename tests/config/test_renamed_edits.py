@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.experiment_file import override_values
 from runner.config.required_trust import find_trust_requirements
 from runner.config.stored import compose_stored
+from runner.config.validation import build_experiment_config
 from runner.module_building.construction import make_connector
 from runner.pipelines.pipeline import ConnectorPipeline
 from tests.conftest import Outcome

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.paths import search_dirs
 from runner.config.renamed_keys import renamed_keys
 from runner.config.stored import compose_stored
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.sweep.space import read_search_space
 from tests.conftest import Outcome

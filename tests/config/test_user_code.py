@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]

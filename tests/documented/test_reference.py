@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 import runner.config
-from runner.config import compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.fields import option_of
 from tests.conftest import ROOT
 from tests.documented.test_algorithm_pages import FAMILIES

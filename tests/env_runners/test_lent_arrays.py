@@ -12,9 +12,10 @@ import torch
 
 from runner import Trainer
 from runner.callbacks import Callback
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import RunFailure
 from runner.config.schemas import EnvConfig
+from runner.config.validation import build_experiment_config
 from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.multi_agent_env import MultiAgentEnv

@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
 from runner.module_building import make_module_specs
 from tests.support.coded_agents import ACTIONS, FLAT, NESTED, NESTED_ACTIONS, coded_obs, make_coded_run

@@ -12,9 +12,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
+from runner.config.validation import build_experiment_config
 from runner.env_runners.env_makers import make_environment, make_vector_env
 from runner.env_runners.native import ale_env, envpool_env
 from runner.env_runners.native.action_log import ActionLog

@@ -14,7 +14,8 @@ import torch
 
 from runner import Trainer
 from runner.callbacks import Callback
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.modules.default_settings import default_settings
 from runner.pipelines import Requirements
 from runner.pipelines.connector import Connector

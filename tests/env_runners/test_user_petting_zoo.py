@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from runner.cli.main import main
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.petting_zoo import as_multi_agent
 from runner.episodes import nested

@@ -5,13 +5,13 @@ import pickle
 from itertools import product
 
 import gymnasium as gym
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.episodes import InfoBuffer, LookbackBuffer, StateError
+from runner.episodes import LookbackBuffer
+from runner.episodes.lookback_buffer import InfoBuffer
 
 ROWS, LOOKBACK = 6, 2  # data 10..15; timestep 0 is 12
 MODES = ["list", "numpy"]
@@ -191,14 +191,6 @@ class TestBothModes:
         with pytest.raises(IndexError, match="index -7 is outside"):
             buffer.set([1], at_indices=[-7])
         assert plain(buffer.data) == [10, 11, 12, 13, 14, 15]
-
-    def test_state_round_trip(self, mode):
-        buffer = make_buffer(mode, space=gym.spaces.Discrete(20, start=3))
-        state = buffer.get_state()
-        assert set(state) == {"data", "lookback", "finalized", "space"}
-        twin = LookbackBuffer.from_state(msgpack.unpackb(msgpack.packb(state)))
-        assert twin == buffer
-        assert twin.space == buffer.space
 
 
 class TestOneHot:
@@ -421,99 +413,6 @@ class TestListMode:
         assert buffer.data == [{"a": 5}, {"a": 6}, {"a": 1}]
         with pytest.raises(TypeError, match="set: expected a list of 3 items, got int"):
             buffer.set(3)
-
-
-class TestBadStates:
-    @pytest.mark.parametrize(
-        ("state", "message"),
-        [
-            (3, "buffer: expected a dict, got int"),
-            ({}, "buffer: missing key 'data', expected list or tuple or dict or ndarray"),
-            ({"data": 3}, "buffer.data: expected list or tuple or dict or ndarray, got int"),
-            ({"data": [1], "lookback": 2}, "buffer.lookback: expected 0 to 1, the number of rows, got 2"),
-            ({"data": [1], "lookback": True}, "buffer.lookback: expected int, got bool"),
-            ({"data": [1], "finalized": True}, "buffer.data: expected arrays as finalized=True, got list"),
-            ({"data": np.zeros(1), "finalized": False}, "expected a list as finalized=False, got ndarray"),
-            ({"data": np.array([None])}, "arrays of dtype object are not allowed"),
-            ({"data": {"a": 1}}, r"must be a list of items or array\(s\), got dict with keys \['a'\]"),
-            ({"data": {"a": np.array(1)}}, r"needs a row axis, got shape \(\)"),
-            ({"data": {}}, "needs at least one array"),
-            ({"data": {"a": np.zeros(2), "b": np.zeros(3)}}, r"needs 2 rows, got shape \(3,\)"),
-            (
-                {"data": {"dtype": "|O", "shape": [1], "data": b"12345678"}},
-                "expected a plain dtype such as '<f4'",
-            ),
-            ({"data": {"dtype": "<f4,<f4", "shape": [1], "data": b"12345678"}}, "expected a plain dtype"),
-            ({"data": {"dtype": "<f3", "shape": [1], "data": b"123"}}, "expected a plain dtype"),
-            ({"data": {"dtype": "<f4", "shape": [3], "data": b"12345678"}}, "expected 12 bytes .* got 8"),
-            ({"data": {"dtype": "<f4", "shape": [-1], "data": b"1234"}}, "at most 64 non-negative integers"),
-            ({"data": {"dtype": "<f4", "shape": [2**40, 0], "data": b""}}, r"at most 2\*\*24 rows"),
-            (
-                {"data": {"dtype": "<f4", "shape": [1]}},
-                r"array\(s\), got dict with keys \['dtype', 'shape'\]",
-            ),
-            (
-                {"data": {"dtype": "<f4", "shape": [1], "data": "1234"}},
-                "data.data: expected bytes .* got str",
-            ),
-            ({"data": [{"tuple": 3}]}, r"buffer.data\[0\].tuple: expected list or tuple, got int"),
-            ({"data": [{"map": [[1]]}]}, r"expected a list of \[key, value\] pairs"),
-            ({"data": [{"map": [[[], 1]]}]}, r"expected a list of \[key, value\] pairs with hashable keys"),
-        ],
-    )
-    def test_names_the_place(self, state, message):
-        with pytest.raises(StateError, match=message):
-            LookbackBuffer.from_state(state)
-
-    def test_depth_is_limited(self):
-        data = []
-        for _ in range(2000):
-            data = [data]
-        with pytest.raises(StateError, match="nested deeper than 32 levels"):
-            LookbackBuffer.from_state({"data": data})
-
-    def test_what_has_no_plain_form_is_refused_when_saved(self):
-        with pytest.raises(TypeError, match=r"data\[1\].a: object cannot be saved; expected: None, bool"):
-            LookbackBuffer([{}, {"a": object()}]).get_state()
-        with pytest.raises(TypeError, match="arrays of dtype object cannot be saved"):
-            LookbackBuffer([np.array([None])]).get_state()
-        with pytest.raises(TypeError, match="does not fit 64 bits"):
-            LookbackBuffer([2**64]).get_state()
-
-
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(
-            st.sampled_from(["dtype", "shape", "data", "tuple", "map", "x"]) | st.integers(0, 9),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=8,
-)
-
-
-@given(st.lists(PLAIN, max_size=3))
-def test_any_plain_items_survive_msgpack(items):
-    state = msgpack.packb(LookbackBuffer(items).get_state())
-    assert LookbackBuffer.from_state(msgpack.unpackb(state)).data == items
-
-
-@given(st.lists(st.dictionaries(st.just("x") | st.just("data"), st.floats(width=32), min_size=1), max_size=2))
-def test_numpy_leaves_keep_type_shape_and_dtype(items):
-    leaves = [{k: (np.float32(v), np.full((2, 0), v), np.array(v, ">f8")) for k, v in i.items()} for i in items]
-    state = msgpack.packb(LookbackBuffer(leaves).get_state())
-    for before, after in zip(leaves, LookbackBuffer.from_state(msgpack.unpackb(state)).data, strict=True):
-        for key, (scalar, empty, swapped) in before.items():
-            assert type(after[key][0]) is np.float32
-            np.testing.assert_array_equal(after[key][0], scalar)
-            assert after[key][1].shape == empty.shape
-            np.testing.assert_array_equal(after[key][2], swapped)
-            assert after[key][2].shape == ()
-            assert after[key][2].flags.writeable
 
 
 def test_items_can_be_assigned() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from runner.episodes import StateError, space_from_dict, space_to_dict
-from runner.episodes.spaces import blank_item, one_hot
+from runner.episodes.nested import StateError
+from runner.episodes.spaces import blank_item, one_hot, space_from_dict, space_to_dict
 
 SPACES = [
     gs.Box(-1, 1, (2, 3)),

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
 from runner.config.algorithms import A2CMetrics
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
 from runner.module_building import build_modules

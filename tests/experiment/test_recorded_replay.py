@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner import Trainer
-from runner.config import ConfigError
+from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.offline.reading.source import open_source
 from tests.conftest import ROOT

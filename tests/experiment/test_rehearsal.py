@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.paths import conf_dir, list_options
+from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import space_to_dict
 from runner.experiment.rehearsal import Rehearsed, rehearse
 from runner.modules import ActorCriticModule

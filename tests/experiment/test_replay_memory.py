@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from runner import Trainer
-from runner.config import ConfigError, build_experiment_config, compose_experiment
-from runner.config.errors import Problem
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
 from runner.config.plans import modules_stored_in
+from runner.config.validation import build_experiment_config
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.replay_memory import BufferMemory, check_fits, check_replay_memory

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.experiment.stop_criteria import fewest_episodes, met_criteria
 from tests.conftest import QUICK
 

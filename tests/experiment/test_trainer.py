@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import as_trainable
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 from tests.support.environments import Faulty

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from runner import Trainer
-from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import DQNConfig, MunchausenDQNConfig
+from runner.config.compose import compose_experiment
 from runner.config.schemas import ModuleConfig
+from runner.config.validation import build_experiment_config
 from runner.learners.dqn import DQNLoss, rescaled, unscaled
 from runner.learners.munchausen_dqn import MunchausenDQNLoss
 from runner.modules import DoubleQModule, RLModule

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
 from runner.config.algorithms import PPOConfig
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.learners.ppo import PPOLoss
 from runner.testing.module_learner import ModuleLearner

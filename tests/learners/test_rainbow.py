@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from runner import Trainer
-from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import DQNConfig
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
+from runner.config.validation import build_experiment_config
 from runner.learners.dqn import DQNLoss
 from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule

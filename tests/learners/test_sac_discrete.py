@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from runner import Trainer
-from runner.config import ConfigError
 from runner.config.algorithms import DiscreteSACConfig
+from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.loss import with_noise
 from runner.learners.sac_discrete import DiscreteSACLoss

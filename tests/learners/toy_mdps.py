@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from runner import Trainer
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.environments.other_packages import GAMES
 from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT, marked_but

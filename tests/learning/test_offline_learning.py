@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.chaos.runs import NOT_KILLED
 from tests.conftest import ROOT

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.multi_rl_module import parameters_by_module

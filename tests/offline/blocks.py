@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, Agents, Column, ColumnBlock
+from runner.episodes.columns import OBS, Agents, Column, ColumnBlock, ListedInfos
 
 _DTYPES = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "U5", "S3")
 _INFO = st.one_of(
@@ -28,17 +28,6 @@ _INFO = st.one_of(
         max_size=3,
     ),
 )
-
-
-@dataclass(frozen=True)
-class ListedInfos:
-    """Infos as lists."""
-
-    rows: list[list[dict[str, Any]] | None]
-
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        rows = self.rows[chunk]
-        return None if rows is None else [{}] * num_before + rows
 
 
 def trees() -> st.SearchStrategy[Any]:

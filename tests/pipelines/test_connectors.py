@@ -36,7 +36,6 @@ from runner.pipelines import (
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
-from runner.rows.episode_list import EpisodeList
 from tests.episodes.test_columns import episode_of
 from tests.pipelines import (
     test_history_connectors,
@@ -46,6 +45,7 @@ from tests.pipelines import (
 )
 from tests.pipelines.connector_contract import ConnectorCase, check_connector
 from tests.pipelines.learner_batches import learner_batch
+from tests.support.episode_list import EpisodeList
 
 
 def replaced(connector_class: type[Connector], pipeline: str, **arguments: Any) -> ConnectorCase:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
+from runner.config.validation import build_experiment_config
 from runner.episodes import MultiAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout

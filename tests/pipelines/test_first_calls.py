@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.pipelines import (
     Connector,

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from runner.cli.show_pipelines import render_pipelines
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.episodes import nested as nested_values
 from runner.module_building import make_connector
 from runner.pipelines import Connector, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.config import ConfigError
-from runner.config.errors import RunFailure
+from runner.config.errors import ConfigError, RunFailure
 from runner.experiment.trainer import Trainer
 from runner.pipelines import NetworkConnector, Requirements
 from runner.testing import BrokenContract, check_connector

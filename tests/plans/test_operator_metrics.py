@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from runner.cli.conditions import find_assertion_problems
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
 from runner.config.user_code import line_of
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.plans.hand_made import config_of, context_of

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from runner.config import ConfigError, build_experiment_config, compose_experiment
-from runner.config.errors import RunnerError
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, RunnerError
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.plans import Operator
 

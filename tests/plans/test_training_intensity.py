@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from runner import Trainer
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 
 STARTS, BATCH = 40, 8
 

@@ -17,9 +17,10 @@ from runner.module_building import BuiltActingModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
-from runner.policy import Manifest, OnnxPolicy, PolicyGraph
-from runner.policy.manifest import METADATA_KEY
+from runner.policy import OnnxPolicy
+from runner.policy.manifest import METADATA_KEY, Manifest
 from runner.policy.onnx_policy import save_pt2
+from runner.policy.policy_graph import PolicyGraph
 from runner.policy.stored_policy import ProgramPolicy, largest_difference
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state

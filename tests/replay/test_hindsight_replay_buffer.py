@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from runner import Trainer
-from runner.config import ConfigError
+from runner.config.errors import ConfigError
 from runner.environments import BitFlipping
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.replay import HindsightReplayBuffer, ReplayBuffer

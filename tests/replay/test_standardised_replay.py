@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from runner import Trainer
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.operators import OPERATORS
 from runner.config.plans import learns_from_replay_only, read_plan
+from runner.config.validation import build_experiment_config
 from runner.episodes.columns import Rollout
 from runner.pipelines.mean_std_filter import Moments
 from runner.pipelines.raw_observations import raw_filters

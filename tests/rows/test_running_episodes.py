@@ -11,10 +11,10 @@ import pytest
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, block_from_episodes
 from runner.pipelines.recorded_episodes import ObservationRows
-from runner.rows.episode_list import EpisodeList
 from runner.rows.running_episodes import RunningEpisodes
 from tests.rows.namespaces import BLANKS, NAMESPACES
 from tests.rows.test_row_stores import LockStep
+from tests.support.episode_list import EpisodeList
 
 LOOKBACK = 2
 

@@ -20,9 +20,10 @@ from typing import Any
 import yaml
 
 from benchmarks.learning_table import published_return
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
+from runner.config.validation import build_experiment_config
 from runner.experiment.learner_builder import _check_shared_out
 from runner.experiment.rehearsal import rehearse
 from runner.module_building import build_module, make_module_specs

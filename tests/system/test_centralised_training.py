@@ -11,8 +11,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules
 from runner.modules.multi_rl_module import ALL_MODULES

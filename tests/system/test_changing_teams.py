@@ -19,8 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner

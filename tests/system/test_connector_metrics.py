@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 

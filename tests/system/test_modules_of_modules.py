@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import A2CConfig
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.learners.a2c import A2CLoss
 from runner.pipelines import Connector, ConnectorPipeline, EnvToModuleConnector, LearnerConnector, Requirements

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint
-from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import PPOConfig
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key

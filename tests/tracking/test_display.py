@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner.tracking import DisplayInfo, NoDisplay, PlainDisplay, RunSummary, make_display, summary_lines
+from runner.tracking import DisplayInfo, RunSummary, make_display, summary_lines
 from runner.tracking import headline as summary_module
+from runner.tracking.display import NoDisplay, PlainDisplay
 from runner.tracking.headline import TimeLeft
 from runner.tracking.live_display import LiveDisplay
 from tests.conftest import wait_until

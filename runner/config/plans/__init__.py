@@ -1,25 +1,18 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
-from runner.config.plans.buffers import find_buffer_problems, is_replayed, modules_stored_in
+from runner.config.plans.buffers import is_replayed, modules_stored_in
 from runner.config.plans.compilation import (
     COMPILE_AUTO,
     FEWEST_COMPILED_UPDATES,
     compiles,
-    find_compile_problems,
     planned_updates,
 )
 from runner.config.plans.drawing import draw_plan
-from runner.config.plans.flow import find_useless_intensity, items_after
 from runner.config.plans.needs import (
     is_deterministic,
     learns_from_replay_only,
     needs_of,
     samples_asynchronously,
-)
-from runner.config.plans.rules import (
-    find_asynchrony_problems,
-    find_plan_problems,
-    find_untrained_plan,
 )
 from runner.config.plans.steps import KEY, Plan, PlanStep, read_options, read_plan, steps_of
 from runner.config.plans.training_ratio import (
@@ -40,16 +33,9 @@ __all__ = [
     "describe_updates",
     "draw_plan",
     "env_steps_per_round",
-    "find_asynchrony_problems",
-    "find_buffer_problems",
-    "find_compile_problems",
     "find_few_updates",
-    "find_plan_problems",
-    "find_untrained_plan",
-    "find_useless_intensity",
     "is_deterministic",
     "is_replayed",
-    "items_after",
     "learns_from_replay_only",
     "modules_stored_in",
     "needs_of",

@@ -67,9 +67,9 @@ _FORMS = "a list of operators: Name, {Name: {option: value}}, or {_target_: pack
 _GIVEN = Given(num_positional=1)  # the context
 
 
-def read_plan(values: Sequence[Any], key: str = KEY) -> Plan:
+def read_plan(values: Sequence[Any]) -> Plan:
     """Read a checked plan."""
-    return PlanReader(lambda name: None).read(values, key)
+    return PlanReader(lambda name: None).read(values, KEY)
 
 
 def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:

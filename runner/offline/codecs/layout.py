@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.config.errors import Problem
+from runner.config.paths import runner_version
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, Column, ColumnBlock
 from runner.episodes.nested import StateError, read_key
-from runner.episodes.spaces import space_from_dict, space_to_dict
+from runner.episodes.spaces import discrete_bounds, space_from_dict, space_to_dict
 from runner.offline.files.data_error import DataError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Layout:
         spaces = {"observation_space": self.spaces.observation, "action_space": self.spaces.action}
         content = {
             "version": VERSION,
-            "package_version": _package_version(),
+            "package_version": runner_version(),
             "env": self.env_name,
             "module_id": self.module_id,
             **{name: _space_to_plain(space) for name, space in spaces.items()},
@@ -252,15 +253,6 @@ def _read_space(state: Any, name: str) -> Space[Any] | None:
     return None if plain is None else space_from_dict(plain, name)
 
 
-def _package_version() -> str | None:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("runner")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 _NAMES = {OBS: "observation", ACTIONS: "action"}
 
 
@@ -348,24 +340,11 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
         return [(path, describe_column(column), expected)]
     if np.dtype(space.dtype).kind in "iu" and column.dtype.kind == "f":
         return [(path, describe_column(column), expected)]
-    low, high = _bounds(space)
+    low, high = discrete_bounds(space)  # environments often violate the bounds of a Box
     if low is not None and len(column) and ((column < low) | (column > high)).any():
         outside = column[((column < low) | (column > high)).reshape(len(column), -1).any(axis=1)][0]
         return [(path, f"the value {outside.tolist()}", expected)]
     return []
-
-
-def _bounds(space: Space[Any]) -> tuple[Any, Any]:
-    """Return the bounds of discrete spaces only: environments themselves often violate the bounds of a Box."""
-    from gymnasium import spaces as gs
-
-    if isinstance(space, gs.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, gs.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    if isinstance(space, gs.MultiBinary):
-        return 0, 1
-    return None, None
 
 
 def describe_column(column: Column) -> str:

@@ -48,16 +48,12 @@ class MinariInfo:
         dataset_id: id, for example `mujoco/hopper/medium-v0`, or else the folder's name.
         env_name: name of the recorded environment, or None if unknown.
         data_format: hdf5, arrow or parquet.
-        total_episodes: number of episodes, or None if unknown.
-        total_steps: number of steps, or None if unknown.
         spaces: recorded spaces, if known.
     """
 
     dataset_id: str
     env_name: str | None
     data_format: str
-    total_episodes: int | None
-    total_steps: int | None
     spaces: Spaces
 
 
@@ -92,8 +88,6 @@ def read_info(path: str | Path) -> MinariInfo:
         dataset_id=str(metadata.get("dataset_id") or folder.resolve().parent.name),
         env_name=_env_name(metadata.get("env_spec")),
         data_format=data_format,
-        total_episodes=_count(metadata.get("total_episodes")),
-        total_steps=_count(metadata.get("total_steps")),
         spaces=Spaces(*(_read_space(metadata.get(name), place.of(name)) for name in _SPACES)),
     )
 
@@ -153,10 +147,6 @@ def _read_attributes(folder: Path) -> dict[str, Any]:
     with hdf5.open_file(folder / _HDF5, None) as (root, _):
         values = {key: root.attrs[key] for key in root.attrs}
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
 
 
 def _env_name(spec: Any) -> str | None:

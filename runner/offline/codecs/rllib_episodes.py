@@ -26,6 +26,7 @@ from runner.episodes.columns import (
     Column,
     ColumnBlock,
     InfoRows,
+    ListedInfos,
     Lookback,
 )
 from runner.offline.codecs.layout import Spaces
@@ -53,18 +54,6 @@ class PastSteps(Lookback):
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
         return self.columns[chunk]
-
-
-@dataclass(frozen=True)
-class ListedInfos:
-    """Infos of each chunk's observations, or None for a chunk if all are empty."""
-
-    rows: Sequence[list[dict[str, Any]] | None]
-
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """See `InfoRows`."""
-        infos = self.rows[chunk]
-        return None if infos is None else [{} for _ in range(num_before)] + infos[:num_rows]
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ class HeldOutEvaluation:
         with self._torch_stream_kept():
             held = self._held(take_chunks(block, range(min(_NUM_TRIED, len(block)))))
             if self._methods:
-                reader = BlockReader(self._module, None, self._make_inputs, self._needs_ratios, needs_model=False)
+                reader = BlockReader(self._module, self._make_inputs, self._needs_ratios, needs_model=False)
                 reader.read(held)
             if self._has_loss:
                 MeanLoss(self._module, self._loss, self._parts.learner).add(held)

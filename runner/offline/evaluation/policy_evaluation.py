@@ -71,7 +71,6 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
     level: float = 0.95,
     num_resamples: int = 1000,
     fitted_q: FittedQConfig | None = None,
-    behaviour: RLModule | None = None,
     make_inputs: Callable[[ColumnBlock], ModuleInputs] | None = None,
 ) -> dict[str, PolicyEstimate]:
     """Estimate the expected discounted return of a module's policy.
@@ -88,8 +87,6 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
         level: nominal coverage of the intervals.
         num_resamples: number of bootstrap resamples.
         fitted_q: configuration of the model, or None for the defaults.
-        behaviour: module that replaces the recording policy, for example cloned from the data. None uses the recorded
-            `action_logp`.
         make_inputs: computes the columns that the modules read (the learner pipeline's, with its bootstrap rows), or
             None for the recorded observations. Action values are also fitted to its `obs`.
 
@@ -104,7 +101,7 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
     _check_arguments(methods, gamma, level, num_resamples, module)
     q_stream, resample_stream = (np.random.default_rng(int(stream.integers(2**63))) for _ in range(2))
     needs_ratios, needs_model = set(methods) != {DIRECT_METHOD}, not set(methods) <= set(RATIO_METHODS)
-    data = BlockReader(module, behaviour, make_inputs, needs_ratios, needs_model).read_all(blocks)
+    data = BlockReader(module, make_inputs, needs_ratios, needs_model).read_all(blocks)
     steps = RecordedSteps(data.lengths, data.rewards, data.log_ratios)
     by_method = {name: RATIO_METHODS[name](steps, gamma) for name in methods if name in RATIO_METHODS}
     if needs_model:

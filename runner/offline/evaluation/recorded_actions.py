@@ -78,14 +78,12 @@ class BlockReader:
 
     Attributes:
         module: the target policy.
-        behaviour: module that replaces the recording policy. None uses the recorded `action_logp`.
         make_inputs: computes the columns that modules read. None uses the recorded observations.
         needs_ratios: whether a method needs ratios of probabilities.
         needs_model: whether a method needs action values.
     """
 
     module: RLModule
-    behaviour: RLModule | None
     make_inputs: Callable[[ColumnBlock], ModuleInputs] | None
     needs_ratios: bool
     needs_model: bool
@@ -101,14 +99,14 @@ class BlockReader:
         Raises:
             ConfigError: chunks do not start at time step 0, `action_logp` is missing, or numbers are not finite.
         """
-        check_block(block, needs_logp=self.needs_ratios and self.behaviour is None)
+        check_block(block, needs_logp=self.needs_ratios)
         inputs = self._inputs(block)
         actions = _to_actions(block.columns[ACTIONS], device_of(self.module))
         dist_inputs = compute_dist_inputs(self.module, inputs, block.lengths)  # (R + E, K)
         log_ratios = np.zeros(block.num_rows)
         if self.needs_ratios:
             target = _log_probs(self.module, dist_inputs, actions, block)
-            log_ratios = target - self._behaviour_log_probs(inputs, actions, block)
+            log_ratios = target - np.asarray(block.columns[ACTION_LOGP], np.float64)
         return RecordedData(
             lengths=np.asarray(block.lengths, np.int64),
             is_terminated=np.asarray(block.is_terminated, np.bool_),
@@ -127,17 +125,6 @@ class BlockReader:
             if nested.row_count(column) != num_rows:
                 raise ValueError(f"make_inputs must return {num_rows} rows of {name}, got {nested.row_count(column)}")
         return inputs
-
-    def _behaviour_log_probs(self, inputs: ModuleInputs, actions: Any, block: ColumnBlock) -> Array:
-        """Return the finite log probabilities (R,) of the recorded actions."""
-        if self.behaviour is None:
-            return np.asarray(block.columns[ACTION_LOGP], np.float64)
-        dist_inputs = compute_dist_inputs(self.behaviour, inputs, block.lengths)
-        log_probs = _log_probs(self.behaviour, dist_inputs, actions, block)
-        if np.isneginf(log_probs).any():
-            what = "the behaviour policy never takes some of the recorded actions, so their ratios are undefined"
-            raise ConfigError([Problem(what, where="off-policy evaluation", fix="use a policy that fits the data")])
-        return log_probs
 
 
 def device_of(module: RLModule) -> torch.device:
@@ -255,8 +242,7 @@ def _find_missing_logp(block: ColumnBlock) -> Problem | None:
         f"the episodes lack {ACTION_LOGP}, the log probability of each action, which ratios need",
         where="offline.input_",
         got="columns " + list_names(block.columns, ACTION_LOGP),
-        fix=f"record episodes with {ACTION_LOGP}; or clone the behaviour policy from the data and pass its module as "
-        "`behaviour`; or use only dm, which does not need ratios",
+        fix=f"record episodes with {ACTION_LOGP}, or use only dm, which does not need ratios",
         nearest=nearest_match(ACTION_LOGP, block.columns),
     )
 

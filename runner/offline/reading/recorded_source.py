@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,34 +55,36 @@ def parquet_dataset(
     return dataset
 
 
-def streamed_dataset(
-    config: OfflineConfig, read: Callable[[], Iterator[pa.Table]], num_bytes: int | None, options: Mapping[str, Any]
+ReadTables = Callable[[], Iterator[pa.Table]]
+
+
+def dataset_of_tasks(
+    name: str, reads: Callable[[], Iterable[ReadTables]], num_bytes: int | None = None, **options: Any
 ) -> Dataset:
-    """Return a data set with one read task that yields the tables of `read`.
+    """Return a data set whose read tasks yield tables.
 
     Args:
-        config: the `offline` block with the read arguments.
-        read: returns the tables. Can be pickled.
-        num_bytes: approximate total size, or None if it is unknown.
-        options: arguments of `ray.data.read_datasource`; they override the configured ones.
+        name: name of its read operator.
+        reads: returns the functions that the tasks call. They can be pickled.
+        num_bytes: approximate size of each task's tables, or None if it is unknown.
+        options: arguments of `ray.data.read_datasource`.
     """
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    class EpisodeStream(Datasource):
+    class Tables(Datasource):
         def get_name(self) -> str:
-            return "Episodes"
+            return name
 
         def estimate_inmemory_data_size(self) -> int | None:
             return num_bytes
 
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
             metadata = BlockMetadata(num_rows=None, size_bytes=num_bytes, input_files=None, exec_stats=None)
-            return [ReadTask(read, metadata)]
+            return [ReadTask(read, metadata) for read in reads()]
 
-    given = _configured(config) | dict(options)
-    dataset: Dataset = ray.data.read_datasource(EpisodeStream(), **given)  # type: ignore[no-untyped-call]
+    dataset: Dataset = ray.data.read_datasource(Tables(), **options)  # type: ignore[no-untyped-call]
     return dataset
 
 
@@ -305,7 +307,8 @@ class RecordedSource:
         if self.format.has_complete_rows and isinstance(self.reader, RayReader):
             return self.reader.dataset(self._file_columns())
         size = None if self.files is None else self.files.num_bytes
-        return streamed_dataset(self.config, self.for_other_processes().episode_tables, size, options)
+        read, options = self.for_other_processes().episode_tables, _configured(self.config) | dict(options)
+        return dataset_of_tasks("Episodes", lambda: [read], size, **options)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from runner.compat.ray_data import end_execution
 from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
-from runner.config.imports import import_target
 from runner.config.offline import settings_of_reading
 from runner.config.operators import RECORDED_DATA
 from runner.config.schemas import ExperimentConfig
@@ -27,7 +26,7 @@ from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.training.batch_readers import RayBatchReader, Rows, SampledBatches, passes
 from runner.offline.training.preflight import check_trajectories
-from runner.offline.training.prelearner import OfflinePreLearner, PreLearnerParts, PreLearnerSpec
+from runner.offline.training.prelearner import OfflinePreLearner, PreLearnerParts, PreLearnerSpec, prelearner_class
 from runner.offline.training.repeated_passes import (
     PipelineMonitor,
     endless_dataset,
@@ -103,7 +102,7 @@ class OfflineData(Part):
     ) -> None:
         self.config = config
         self.module_id, self._num_pipelines = module_id, num_pipelines
-        if self._prelearner_class.maps_rows_itself():
+        if prelearner_class(self.config).maps_rows_itself():
             self.data = read_rows(config.offline, file_kinds())
             return
         self._use(open_source(config.offline) if source is None else source)
@@ -132,7 +131,7 @@ class OfflineData(Part):
             parts = spec.build()
             check_trajectories(self.source, parts.learner_pipeline, parts.module)
             self._leave_out_unread(self.source, parts)
-        prelearner = self._prelearner_class
+        prelearner = prelearner_class(self.config)
         arguments = {
             "config": self.config,
             "module_spec": spec,
@@ -158,7 +157,11 @@ class OfflineData(Part):
         """Skip unused infos and extra model outputs. User-defined parts may use any, so nothing is skipped for them."""
         connectors = [*parts.env_to_module, *parts.learner_pipeline]
         theirs = [type(part).__module__ for part in connectors if not type(part).__module__.startswith("runner.")]
-        if theirs or self._prelearner_class is not OfflinePreLearner or self.config.offline.prelearner_buffer_class:
+        if (
+            theirs
+            or prelearner_class(self.config) is not OfflinePreLearner
+            or self.config.offline.prelearner_buffer_class
+        ):
             return
         if parts.module.is_stateful:
             return
@@ -167,14 +170,6 @@ class OfflineData(Part):
         read = {*parts.columns, *(column for connector in connectors for column in Requirements.of(connector).reads)}
         recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
         self._use(source.narrowed([name for name in recorded if name in read], with_infos=False))
-
-    @property
-    def _prelearner_class(self) -> type[OfflinePreLearner]:
-        path = self.config.offline.prelearner_class
-        if path is None:
-            return OfflinePreLearner
-        found: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
-        return found
 
     def _raw_rows(self) -> Dataset:
         """Return one pass over the raw rows, or all passes of a stream."""

@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.modules.rl_module import RLModule
 from runner.offline.codecs.layout import Spaces, describe_space
@@ -20,7 +19,7 @@ from runner.offline.files.ray_data import check_readable
 from runner.offline.formats.selection import ModuleAgents, several_agents
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import is_read_by_ray, open_source
-from runner.offline.training.prelearner import OfflinePreLearner
+from runner.offline.training.prelearner import prelearner_class
 from runner.pipelines.connector import Connector
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.pipelines.recorded_episodes import pass_through
@@ -77,11 +76,11 @@ def check_recorded_data(
         _check_read_here(config)
     if offline.offline_data_class is not None:
         return None
-    if isinstance(offline.input_, Mapping) and _maps_rows_itself(config):
+    if isinstance(offline.input_, Mapping) and prelearner_class(config).maps_rows_itself():
         what = "the function of offline.input_ yields episodes, but a pre-learner with _map_to_episodes needs rows"
         fix = "set offline.input_read_method to a function that returns rows, or do not override _map_to_episodes"
         raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), fix=fix)])
-    if is_read_by_ray(offline) or _maps_rows_itself(config):
+    if is_read_by_ray(offline) or prelearner_class(config).maps_rows_itself():
         check_readable(offline)
         return None
     spaces = Spaces(built.spec.observation_space, built.spec.action_space)
@@ -101,7 +100,7 @@ def _check_read_here(config: ExperimentConfig) -> None:
         "offline_data_class": offline.offline_data_class is not None,
         "input_": isinstance(offline.input_, Mapping),
         "input_read_method": is_read_by_ray(offline),
-        "prelearner_class": _maps_rows_itself(config),
+        "prelearner_class": prelearner_class(config).maps_rows_itself(),
     }
     problems = [
         Problem(
@@ -163,14 +162,6 @@ def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
         "offline.input_read_schema; or use an algorithm for single steps, for example bc without memory"
     )
     return DataError([Problem(what, source.where, fix=fix)])
-
-
-def _maps_rows_itself(config: ExperimentConfig) -> bool:
-    path = config.offline.prelearner_class
-    if path is None:
-        return False
-    prelearner: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
-    return prelearner.maps_rows_itself()
 
 
 def _check_rows(source: RecordedSource) -> None:

@@ -328,3 +328,12 @@ def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
 
 def _to_numpy(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def prelearner_class(config: ExperimentConfig) -> type[OfflinePreLearner]:
+    """Return the class of `offline.prelearner_class`, or the default one."""
+    path = config.offline.prelearner_class
+    if path is None:
+        return OfflinePreLearner
+    found: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
+    return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from runner.compat.ray_data import PipelineStatus, executor_of, status_of
-from runner.offline.reading.recorded_source import RecordedSource
+from runner.offline.reading.recorded_source import ReadTables, RecordedSource, dataset_of_tasks
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -90,57 +90,22 @@ def _nothing() -> None:
 _NUM_TASKS = 2000
 _PASS = b"runner.pass"  # metadata key of tables
 
-ReadTables = Callable[[], Iterator[pa.Table]]
-
 
 def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
     """Make a Ray data set with the tables of many passes over `parts`, which each pass shuffles."""
-    import ray.data
-    from ray.data import Datasource, ReadTask
-    from ray.data.block import BlockMetadata
-
     num_passes = max(1, _NUM_TASKS // len(parts))
 
-    class Passes(Datasource):
-        def get_name(self) -> str:
-            return "Passes"
+    def reads() -> Iterator[ReadTables]:
+        for number in range(num_passes):
+            for index in random_stream(seed, "offline_pass", number).permutation(len(parts)):
+                yield partial(_tables_of_pass, parts[index], number)
 
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
-            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-            return [
-                ReadTask(partial(_tables_of_pass, parts[index], number), metadata)
-                for number in range(num_passes)
-                for index in random_stream(seed, "offline_pass", number).permutation(len(parts))
-            ]
-
-    passes: Any = Passes
-    dataset: Dataset = ray.data.read_datasource(passes(), override_num_blocks=num_passes * len(parts))
-    return dataset
+    return dataset_of_tasks("Passes", reads, override_num_blocks=num_passes * len(parts))
 
 
 def endless_dataset(read: ReadTables) -> Dataset:
     """Make a Ray data set with one endless read task, which repeats the tables of `read`."""
-    import ray.data
-    from ray.data import Datasource, ReadTask
-    from ray.data.block import BlockMetadata
-
-    class Stream(Datasource):
-        def get_name(self) -> str:
-            return "Stream"
-
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
-            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-            return [ReadTask(partial(_all_passes, read), metadata)]
-
-    stream: Any = Stream
-    dataset: Dataset = ray.data.read_datasource(stream(), override_num_blocks=1)
-    return dataset
+    return dataset_of_tasks("Stream", lambda: [partial(_all_passes, read)], override_num_blocks=1)
 
 
 def _all_passes(read: ReadTables) -> Iterator[pa.Table]:

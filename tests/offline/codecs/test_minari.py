@@ -50,7 +50,7 @@ def test_files_of_minari(name: str) -> None:
     assert info.spaces.action == gs.Discrete(2)
     assert isinstance(info.spaces.observation, gs.Box)
     expected = cartpole()
-    assert (info.total_episodes, info.total_steps) == (3, sum(len(actions) for _, actions, _, _ in expected))
+    assert (info.dataset_id, info.data_format) == ("XX", "YY")
     counts = ReadCounts()
     read = [episode for block in blocks(path, 20, counts=counts) for episode in block]
     for number, (episode, (obs, actions, rewards, terminated)) in enumerate(zip(read, expected, strict=True)):

@@ -139,16 +139,6 @@ def test_values_of_an_episode_come_from_a_fit_to_others(
     assert fits == learned_from
 
 
-def test_a_behaviour_module_stands_for_what_was_not_recorded(block: ColumnBlock) -> None:
-    without = replace(block, columns={name: c for name, c in block.columns.items() if name != "action_logp"})
-    expected = _evaluate([block], TablePolicy(TARGET))
-    for name, one in _evaluate([without], TablePolicy(TARGET), behaviour=TablePolicy(BEHAVIOUR)).items():
-        assert one.estimate == pytest.approx(expected[name].estimate, rel=1e-5), name
-    assert _evaluate([without], TablePolicy(TARGET), methods=("dm",))["dm"].estimate == pytest.approx(
-        TRUE_VALUE, abs=0.05
-    )
-
-
 def test_inputs_are_what_a_pipeline_makes_of_the_observations(block: ColumnBlock) -> None:
     shifted = replace(block, columns=dict(block.columns) | {"obs": block.columns["obs"] * 2 + 1})
     options = {"methods": METHODS, "fitted_q": UNFITTED_Q}
@@ -279,7 +269,7 @@ def test_without_action_logp_the_message_says_what_to_do(block: ColumnBlock) -> 
     assert "lack action_logp" in problem.what
     assert problem.got == "columns action_log_p, actions, obs, rewards"
     assert problem.nearest == "action_log_p"
-    for advice in ("record episodes with action_logp", "clone the behaviour policy", "only dm"):
+    for advice in ("record episodes with action_logp", "only dm"):
         assert advice in str(problem.fix)
 
 
@@ -298,14 +288,6 @@ def test_numbers_that_are_not_finite_are_refused(block: ColumnBlock, name: str, 
     with pytest.raises(ConfigError, match=f"{name} must be finite") as caught:
         _evaluate([replace(block, columns=dict(block.columns) | {name: column})], TablePolicy(TARGET))
     assert caught.value.problems[0].where == "offline.input_, episode episode-3, time step 1"
-
-
-def test_a_behaviour_module_that_never_acts_so_is_refused(block: ColumnBlock) -> None:
-    behaviour = TablePolicy(BEHAVIOUR)
-    with torch.no_grad():
-        behaviour.logits[1, 1] = -1e9
-    with pytest.raises(ConfigError, match="behaviour policy never takes"):
-        _evaluate([block], TablePolicy(TARGET), behaviour=behaviour)
 
 
 def test_no_episodes_are_refused() -> None:

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from runner.cli.evaluate import held_out_lines
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group

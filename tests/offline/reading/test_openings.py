@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules
 from runner.offline.codecs.episode_format import episodes_to_table

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from runner.compat.ray_data import status_of
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
+from runner.config.validation import build_experiment_config
 from runner.offline.reading.source import data_set_of, data_set_of_config, open_source, recorded_data_set, start_text
 from runner.offline.training.repeated_passes import PipelineMonitor
 from tests.conftest import ROOT, Outcome, progress_of, result_of

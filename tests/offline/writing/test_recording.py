@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config import build_experiment_config, compose_experiment
+from runner.config.compose import compose_experiment
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
