@@ -39,6 +39,7 @@ FIXED = {
     **dict.fromkeys(("ppo_hopper", "ppo_half_cheetah", "ppo_walker2d", "ppo_swimmer", "ppo_reacher", "ppo_pusher"), 10),
     **dict.fromkeys(("ppo_ant", "ppo_humanoid", "ppo_ant_tuned", "ppo_half_cheetah_tuned", "ppo_swimmer_tuned"), 10),
     **dict.fromkeys(("ppo_bipedal_walker", "sac_bipedal_walker"), 10),
+    **dict.fromkeys(("crossq_half_cheetah", "crossq_hopper", "crossq_walker2d"), 5),
     **dict.fromkeys(("ppo_minatar_asterix", "ppo_minatar_breakout", "ppo_minatar_freeway"), 5),
     **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
     **dict.fromkeys(("pqn_minatar_asterix", "pqn_minatar_breakout", "pqn_minatar_freeway"), 5),

@@ -115,6 +115,7 @@ UNTRIED = {
     *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker", "ppo_atari_pong"),
     *("mappo_simple_spread", "ppo_minigrid_memory"),
     *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "swimmer")),
+    *(f"crossq_{robot}" for robot in ("half_cheetah", "hopper", "walker2d")),
     *(f"{algorithm}_minatar_{game}" for game in GAMES for algorithm in ("ppo", "pqn")),
     *(f"dqn_minatar_{game}" for game in GAMES if game != "breakout"),
 }
