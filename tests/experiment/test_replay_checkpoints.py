@@ -11,6 +11,7 @@ from tests.chaos.runs import assert_equal_ends, newest_state
 from tests.conftest import Outcome, progress_of
 
 Run = Callable[..., Outcome]
+MakeRun = Callable[..., Path]
 TRAIN = (
     "+experiment=dqn_cartpole",
     "tracking=none",
@@ -29,12 +30,7 @@ HELD = "replay_buffers/replay/num_env_steps"
 UPDATES = "num_env_steps_trained_lifetime"
 
 
-@pytest.fixture
-def straight(run_main: Run, tmp_path: Path) -> Path:
-    """A run of 12 iterations: its ring is full, and has been written over."""
-    outcome = run_main(*TRAIN, "stop.training_iteration=12", "hydra.run.dir=straight")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "straight"
+LONG = (*TRAIN, "stop.training_iteration=12")  # its ring is full, and has been written over
 
 
 def segments_of(run_dir: Path, iteration: int) -> list[Path]:
@@ -42,10 +38,12 @@ def segments_of(run_dir: Path, iteration: int) -> list[Path]:
 
 
 @pytest.mark.parametrize("to", ["", "moved"])
-def test_a_resumed_run_goes_on_with_its_replay(run_main: Run, straight: Path, tmp_path: Path, to: str) -> None:
+def test_a_resumed_run_ends_like_a_straight_one(
+    run_main: Run, finished_run: MakeRun, copy_of_run: MakeRun, tmp_path: Path, to: str
+) -> None:
     """An iteration changes one or two of three segments of rows, and some priorities of the fourth segment."""
-    assert run_main(*TRAIN, "stop.training_iteration=8", "hydra.run.dir=run").code == 0
-    run_dir = (tmp_path / "run").rename(tmp_path / to) if to else tmp_path / "run"
+    straight, run_dir = finished_run(*LONG), copy_of_run(*TRAIN, "stop.training_iteration=8")
+    run_dir = run_dir.rename(tmp_path / to) if to else run_dir
     before = segments_of(run_dir, 8)
     outcome = run_main("resume", str(run_dir), "stop.training_iteration=9")
     assert outcome.code == 0, outcome.err
@@ -54,13 +52,7 @@ def test_a_resumed_run_goes_on_with_its_replay(run_main: Run, straight: Path, tm
     assert is_linked[1], "neither the newest rows nor the oldest ones"
     assert not all(is_linked[:3])
     assert run_main("resume", str(run_dir), "stop.training_iteration=12").code == 0
-    assert progress_of(run_dir)[-1][HELD] == progress_of(straight)[-1][HELD]
-
-
-def test_an_interrupted_run_ends_like_a_straight_one(run_main: Run, straight: Path, tmp_path: Path) -> None:
-    assert run_main(*TRAIN, "stop.training_iteration=8", "hydra.run.dir=run").code == 0
-    assert run_main("resume", "run", "stop.training_iteration=12").code == 0
-    assert_equal_ends(straight, tmp_path / "run")
+    assert_equal_ends(straight, run_dir)
 
 
 def test_replay_that_is_left_out(run_main: Run, tmp_path: Path) -> None:
@@ -79,7 +71,8 @@ def test_replay_that_is_left_out(run_main: Run, tmp_path: Path) -> None:
     assert fifth[UPDATES] - fourth[UPDATES] < sixth[UPDATES] - fifth[UPDATES], "learning waits for 400 env steps again"
 
 
-def test_a_damaged_segment_is_named(run_main: Run, straight: Path) -> None:
+def test_a_damaged_segment_is_named(run_main: Run, copy_of_run: MakeRun) -> None:
+    straight = copy_of_run(*LONG)
     path = segments_of(straight, 12)[0]
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -248,10 +248,8 @@ def test_what_cannot_be_compiled_is_told_with_its_line(module_class: Any, reason
 
 
 @pytest.mark.usefixtures("traced_only")
-@pytest.mark.parametrize(("module_class", "num_compiled"), [(Branching, 0), (Counting, 1)])
-def test_updates_become_eager_if_they_may(
-    module_class: Any, num_compiled: int, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("module_class", [Branching, Counting])
+def test_updates_become_eager_if_they_may(module_class: Any, caplog: pytest.LogCaptureFixture) -> None:
     learners = [learner_of(module_class), *(learner_of(module_class) for _ in range(2))]
     for learner in learners[1:]:
         network = learner.network

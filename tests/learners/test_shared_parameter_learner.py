@@ -11,7 +11,7 @@ import torch
 
 from runner.config.algorithms import PPOConfig
 from runner.config.schemas import ModuleConfig
-from runner.learners.gradients import GroupGradients, ModuleGradient
+from runner.learners.gradients import GroupGradients
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
 from runner.learners.train_batch import TrainBatch
@@ -241,9 +241,3 @@ def test_a_state_of_other_trained_modules_gives_parameters() -> None:
     for name, value in both.state_dict().items():
         assert torch.equal(value, one.state_dict()[name])
     assert set(second.update_on(make_batches())) == {"p0", "p1"}
-
-
-def test_a_gradient_of_another_network_is_refused() -> None:
-    gradient = ModuleGradient(np.zeros(3, np.float32), {}, {}, 1)
-    with pytest.raises(ValueError, match="a gradient has 3 values, but this module learns"):
-        make_learner(make_modules(SharedCritic)).apply(GroupGradients({"p0": gradient}), 0)

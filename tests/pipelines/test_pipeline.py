@@ -25,9 +25,7 @@ from runner.pipelines import (
 from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
 from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
-from runner.streams import random_stream
 from tests.pipelines.fixed_episodes import FixedEpisodes
-from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(3)
@@ -432,33 +430,3 @@ def test_nested_connectors_keep_states_and_freeze() -> None:
     assert (inner["own_count"], inner["own_mean"].tolist()) == (1.0, [1.0, 2.0])
     merged = pipeline.merge_states([state, state])
     assert merged["ConnectorPipeline"]["MeanStdFilter"]["merged_count"] == 2
-
-
-def test_nested_connectors_get_streams_of_their_own() -> None:
-    class Draws(Connector):
-        def use_stream(self, stream: np.random.Generator) -> None:
-            self.drawn = stream.integers(2**62)
-
-    def draw() -> list[int]:
-        connectors = [Draws() for _ in range(4)]
-        pipeline = ConnectorPipeline([connectors[0], nested(*connectors[1:3]), connectors[3]], OBS_SPACE, ACTION_SPACE)
-        pipeline.give_streams(lambda name, position: random_stream(0, name, position))
-        return [connector.drawn for connector in connectors]
-
-    assert len(set(draw())) == 4
-    assert draw() == draw()
-
-
-def test_runner_with_nested_pipelines_samples_like_the_flat_one() -> None:
-    def sample(nest: bool) -> Any:
-        env, _ = coded_envs("batched", 2, [3, 5])
-        module = coded_module()
-        runner = make_runner(env, module)
-        if nest:
-            spaces = env.single_observation_space, env.single_action_space
-            runner.env_to_module = EnvToModulePipeline([ConnectorPipeline(runner.env_to_module, *spaces)], *spaces)
-        return runner.sample(20, True, weights_of(module), {}).rollout.blocks["default_policy"]
-
-    flat, deep = sample(False), sample(True)
-    for name, column in flat.columns.items():
-        np.testing.assert_array_equal(deep.columns[name], column)

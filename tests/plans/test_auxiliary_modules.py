@@ -193,21 +193,6 @@ def test_separate_updates_equal_joint_updates() -> None:
     assert [result[name] for result in separate] == [result[name] for result in joint]
 
 
-def test_selected_experiences_are_stored_for_the_model() -> None:
-    """A buffer of its own holds the experiences under the id of the model."""
-    plan = (
-        "algorithm.plan=[{Concurrently: {output_indexes: [0, 1], plans: [[ParallelRollouts, {Duplicate: {plans: ["
-        "[ConcatBatches, {TrainOneStep: {modules: [default_policy]}}], [{SelectExperiences: {modules: [model]}}, "
-        "StoreToReplayBuffer]]}}], [{Replay: {num_env_steps: 16}}, TrainOneStep]]}}]"
-    )
-    buffer = "algorithm.replay_buffers={replay: {_target_: runner.replay.ReplayBuffer, capacity: 1000}}"
-    with Trainer.from_experiment("ppo_cartpole", [*PPO, plan, buffer]) as trainer:
-        results = train(trainer, 4)
-        [replay] = trainer.parts.replay_buffers
-        assert list(replay.buffer.module_ids) == ["model"]
-    assert any(result.get("learners/model/total_loss", 0) > 0 for result in results)
-
-
 def test_several_agents_and_shared_parameters() -> None:
     model = MODEL.replace("default_policy", "p1")
     for joint in ([], ["multi_agent.multi_rl_module={_target_: runner.modules.SharedEncoders}"]):
@@ -338,6 +323,8 @@ def test_a_buffer_of_its_own() -> None:
         [memory] = trainer.replay_memory
         assert memory.row_bytes >= 4 * 4 + 4 + 8, "obs, rewards and actions"
         results = train(trainer, 4)
+        [replay] = trainer.parts.replay_buffers
+        assert list(replay.buffer.module_ids) == ["model"]
     assert any(result.get("learners/model/total_loss", 0) > 0 for result in results)
 
 

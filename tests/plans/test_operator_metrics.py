@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.plans.hand_made import config_of, context_of
 from tests.support import own_plans
-from tests.support.resuming import assert_resumes_exactly
 
 OWN = "tests.support.own_plans"
 SHARE, P90 = "plan/EverySecond/given_share", "plan/EverySecond/episodes_p90"
@@ -78,10 +75,6 @@ def test_an_iteration_without_a_value_has_the_name() -> None:
     assert of_plan(context.metrics.finish_iteration()) == {**NOTHING, SHARE: 0.25, P90: pytest.approx(3.6)}
     context.metrics.begin_iteration()
     assert of_plan(context.metrics.finish_iteration()) == NOTHING
-
-
-def test_a_run_resumes_exactly(tmp_path: Path) -> None:
-    assert_resumes_exactly(partial(trainer_of, plan_of("EverySecond")), tmp_path, cuts=[1])
 
 
 def test_an_iteration_that_was_broken_off_keeps_what_was_reported() -> None:

@@ -46,8 +46,6 @@ OWN = "[ParallelRollouts, {_target_: tests.support.own_plans.EverySecond, first:
 
 # Name -> experiment and overrides.
 PLANS: dict[str, tuple[str, list[str]]] = {
-    "ppo": ("ppo_cartpole", [FILTER]),
-    "ppo_two": ("ppo_cartpole", [*TWO, FILTER]),
     "a2c": ("a2c_cartpole", ["algorithm.min_sample_timesteps_per_iteration=50"]),
     "pg": ("pg_cartpole", ["algorithm.min_sample_timesteps_per_iteration=50"]),
     "a3c": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[AsyncGradients, {ApplyGradients: {update_all: false}}]"]),

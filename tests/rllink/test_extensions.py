@@ -419,31 +419,6 @@ def test_the_client_passes_long_messages_through_shared_memory(serve: Serve) -> 
     assert block.lengths.tolist() == [200, *[1000] * 5]
 
 
-VALUES = [
-    None,
-    True,
-    0,
-    -1,
-    127,
-    128,
-    -33,
-    2**40,
-    -(2**40),
-    1.5,
-    "",
-    "ü" * 40,
-    b"x" * 300,
-    [1, [2, {}]],
-    {"a": {"b": []}},
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
-def test_our_msgpack_is_everybodys(value: Any) -> None:
-    assert msgpack.unpackb(pack(value)) == value
-    assert unpack(msgpack.packb(value)) == value
-
-
 def test_json_clients_get_json(serve: Serve, connect: Connect) -> None:
     client = connect(serve())
     hello(client, msgpack={})

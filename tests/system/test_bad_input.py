@@ -17,7 +17,9 @@ from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems
 
 Run = Callable[..., Outcome]
+MakeRun = Callable[..., Path]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+TWO_CHECKPOINTS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2", "checkpoint.every_iterations=1")
 MOUNTAIN_CAR = ("env._target_=null", "env.env=MountainCar-v0")
 FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Faulty", "checkpoint.every_iterations=1")
 
@@ -352,10 +354,9 @@ def _other_version(path: Path) -> None:
     ids=["cut", "flipped", "json_flipped", "missing", "manifest_cut", "version"],
 )
 def test_a_damaged_checkpoint(
-    run_main: Run, tmp_path: Path, verb: str, file: str, damage: Callable[[Path], object], message: str
+    run_main: Run, copy_of_run: MakeRun, verb: str, file: str, damage: Callable[[Path], object], message: str
 ) -> None:
-    assert run_main(*TRAIN, "stop.training_iteration=2", "checkpoint.every_iterations=1").code == 0
-    run_dir = tmp_path / "run"
+    run_dir = copy_of_run(*TWO_CHECKPOINTS)
     damage(run_dir / "checkpoints" / "iteration_000002" / file)
     before = (run_dir / "progress.jsonl").read_bytes()
     outcome = run_main(verb, "run")
@@ -368,7 +369,12 @@ def test_a_damaged_checkpoint(
     assert f"{run_dir / 'checkpoints' / 'iteration_000002' / file}" in outcome.err.replace("\n            ", "")
     assert "Traceback" not in outcome.err
     assert (run_dir / "progress.jsonl").read_bytes() == before
-    # The one before it is named by hand, and the run goes on from there.
+
+
+def test_the_checkpoint_before_a_damaged_one(run_main: Run, copy_of_run: MakeRun) -> None:
+    """It is named by hand, and the run goes on from there."""
+    run_dir = copy_of_run(*TWO_CHECKPOINTS)
+    _cut(run_dir / "checkpoints" / "iteration_000002" / "manifest.json")
     older = run_main("resume", "run/checkpoints/iteration_000001", "stop.training_iteration=3")
     assert older.code == 0, older.err
     assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3]

@@ -19,7 +19,7 @@ from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats import registry
 from runner.offline.formats.native import EpisodeFormat
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import FileFormat, Row
+from runner.offline.formats.recorded_format import FileFormat
 from runner.offline.formats.selection import Selection
 from runner.testing import BrokenContract, check_reader
 from tests.offline.formats.recordings import make_episodes
@@ -128,14 +128,6 @@ class SkipsBrokenFiles(NpzFormat):
 
 class NamesNoFile(NpzFormat):
     def place_of(self, path: str) -> str | None:
-        return None
-
-
-class TakesItForEpisodes(NpzFormat):
-    row = Row.EPISODE
-
-    @classmethod
-    def reader_of(cls, data: RawData) -> None:
         return None
 
 
