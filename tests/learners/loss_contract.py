@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from runner.learners.loss import Loss
 from runner.modules import ActorCriticModule, RLModule
 from runner.testing import check_loss
 from runner.testing.sampled_items import make_batch as make_batch
+from tests.learners.offline_modules import CONFIG, make
 
 DISCRETE = gym.spaces.Discrete(3)
 CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -28,19 +30,21 @@ def make_module(action_space: gym.Space[Any], seed: int = 0) -> RLModule:
 
 
 class LossContract:
-    """The contract of one loss; subclasses give `config` and `make_loss`.
+    """The contract of one loss; subclasses give `loss_class` and `config`.
 
-    A loss that is not for every module also gives `make_module`.
+    A loss that is not for every module also gives `module_class`, or overrides `make_module`.
     """
 
+    loss_class: Callable[[Any], Loss]
     config: AlgorithmConfig
+    module_class: type[RLModule] | None = None
+    module_config = CONFIG
     action_spaces: tuple[str, ...] = ("discrete", "continuous")
     untouched: tuple[str, ...] = ()
-    make_module: Any = None
 
-    def make_loss(self) -> Loss:
-        """A new loss for `config`."""
-        raise NotImplementedError
+    def make_module(self, action_space: gym.Space[Any]) -> RLModule | None:
+        """A module for the loss, or None for the default one."""
+        return None if self.module_class is None else make(self.module_class, action_space, config=self.module_config)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run the contract for each action space."""
@@ -48,11 +52,11 @@ class LossContract:
         metafunc.parametrize("space", [spaces[name] for name in self.action_spaces], ids=self.action_spaces)
 
     def test_contract(self, space: gym.Space[Any]) -> None:
-        make_module = None if self.make_module is None else lambda: self.make_module(space)
+        is_special = self.make_module(space) is not None
         check_loss(
-            lambda _: self.make_loss(),
+            type(self).loss_class,
             self.config,
-            make_module,
+            (lambda: self.make_module(space)) if is_special else None,
             action_space=space,
             untouched=self.untouched,
             is_compiled=True,

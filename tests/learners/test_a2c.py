@@ -14,17 +14,13 @@ from tests.learners.toy_mdps import steps_to_the_end
 
 
 class TestA2CLossContract(LossContract):
+    loss_class = A2CLoss
     config = A2CConfig()
-
-    def make_loss(self) -> A2CLoss:
-        return A2CLoss(self.config)
 
 
 class TestA2CLossContractWithoutEntropy(LossContract):
+    loss_class = A2CLoss
     config = A2CConfig(entropy_coeff=0.0)
-
-    def make_loss(self) -> A2CLoss:
-        return A2CLoss(self.config)
 
 
 @pytest.mark.parametrize("entropy_coeff", [0.0, 0.3])

@@ -16,7 +16,7 @@ from runner.config.algorithms import CQLConfig, DiscreteCQLConfig
 from runner.learners.cql import CQLLoss
 from runner.learners.cql_discrete import DiscreteCQLLoss
 from runner.learners.loss import with_noise
-from runner.modules import DoubleQModule, RLModule, SACModule
+from runner.modules import DoubleQModule, SACModule
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
@@ -27,15 +27,10 @@ N, A = 3, 2
 
 
 class TestCQLLossContract(LossContract):
+    loss_class = CQLLoss
+    module_class = SACModule
     config = replace(CONFIG, lagrangian=True)
     action_spaces = ("continuous",)
-
-    def make_loss(self) -> CQLLoss:
-        return CQLLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(SACModule, action_space)
-        return module
 
 
 class TestCQLLossContractWithoutLagrangian(TestCQLLossContract):
@@ -44,15 +39,10 @@ class TestCQLLossContractWithoutLagrangian(TestCQLLossContract):
 
 
 class TestDiscreteCQLLossContract(LossContract):
+    loss_class = DiscreteCQLLoss
+    module_class = DoubleQModule
     config = DiscreteCQLConfig()
     action_spaces = ("discrete",)
-
-    def make_loss(self) -> DiscreteCQLLoss:
-        return DiscreteCQLLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(DoubleQModule, action_space)
-        return module
 
 
 def naive_cql(module: Any, batch: dict[str, Tensor], cfg: CQLConfig, is_cloning: bool) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,7 @@ from runner.config.algorithms import CrossQConfig
 from runner.config.errors import ConfigError
 from runner.learners.crossq import CrossQLoss
 from runner.learners.loss import with_noise
-from runner.modules import CrossQModule, RLModule
+from runner.modules import CrossQModule
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE
 from tests.learners.offline_modules import make, recorded_rows
@@ -30,16 +29,12 @@ MODULE_CONFIG = replace(MODULE, critic_use_batchnorm=True, fcnet_activation="rel
 
 
 class TestCrossQLossContract(LossContract):
+    loss_class = CrossQLoss
+    module_class = CrossQModule
+    module_config = MODULE_CONFIG
     config = CONFIG
     action_spaces = ("continuous",)
     untouched = ("log_alpha_prime",)
-
-    def make_loss(self) -> CrossQLoss:
-        return CrossQLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(CrossQModule, action_space, config=MODULE_CONFIG)
-        return module
 
 
 def _q(module: Any, obs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

@@ -18,24 +18,18 @@ from runner.config.schemas import ModuleConfig
 from runner.config.validation import build_experiment_config
 from runner.learners.dqn import DQNLoss, rescaled, unscaled
 from runner.learners.munchausen_dqn import MunchausenDQNLoss
-from runner.modules import DoubleQModule, RLModule
+from runner.modules import DoubleQModule
 from tests.learners.loss_contract import LossContract
-from tests.learners.offline_modules import make
 from tests.learners.toy_mdps import steps_to_the_end
 
 RETURN = "env_runners/episode_return_mean"
 
 
 class TestDQNLossContract(LossContract):
+    loss_class = DQNLoss
+    module_class = DoubleQModule
     config = DQNConfig()
     action_spaces = ("discrete",)
-
-    def make_loss(self) -> DQNLoss:
-        return DQNLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(DoubleQModule, action_space)
-        return module
 
 
 class TestDQNLossContractOfOneNetwork(TestDQNLossContract):
@@ -43,10 +37,8 @@ class TestDQNLossContractOfOneNetwork(TestDQNLossContract):
 
 
 class TestMunchausenDQNLossContract(TestDQNLossContract):
+    loss_class = MunchausenDQNLoss
     config = MunchausenDQNConfig()
-
-    def make_loss(self) -> DQNLoss:
-        return MunchausenDQNLoss(self.config)
 
 
 class Table(torch.nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runner.config.algorithms import IQLConfig
 from runner.learners.iql import IQLLoss
-from runner.modules import IQLModule, RLModule
+from runner.modules import IQLModule
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import CONFIG, OBSERVATIONS, check_gradients, make, recorded_rows, row_of
@@ -22,14 +22,9 @@ from tests.learners.test_marwil import SPACES, log_prob
 
 
 class TestIQLLossContract(LossContract):
+    loss_class = IQLLoss
+    module_class = IQLModule
     config = IQLConfig()
-
-    def make_loss(self) -> IQLLoss:
-        return IQLLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(IQLModule, action_space)
-        return module
 
 
 def naive_iql(module: Any, batch: dict[str, Tensor], cfg: IQLConfig, space: gym.Space[Any]) -> dict[str, Tensor]:

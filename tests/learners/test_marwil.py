@@ -21,18 +21,14 @@ SPACES = pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete
 
 
 class TestBCLossContract(LossContract):
+    loss_class = BCLoss
     config = BCConfig()
     untouched = ("vf",)
 
-    def make_loss(self) -> BCLoss:
-        return BCLoss(self.config)
-
 
 class TestMARWILLossContract(LossContract):
+    loss_class = MARWILLoss
     config = MARWILConfig(bc_logstd_coeff=0.1, moving_average_sqd_adv_norm_update_rate=0.1)
-
-    def make_loss(self) -> MARWILLoss:
-        return MARWILLoss(self.config)
 
 
 def log_prob(theta: Tensor, action: Tensor, space: gym.Space[Any]) -> Tensor:

@@ -14,8 +14,7 @@ from tests.learners.toy_mdps import steps_to_the_end
 
 
 class PGLossContract(LossContract):
-    def make_loss(self) -> PGLoss:
-        return PGLoss(self.config)  # type: ignore[arg-type]
+    loss_class = PGLoss
 
 
 class TestPGLossContract(PGLossContract):

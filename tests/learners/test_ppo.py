@@ -24,17 +24,13 @@ from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract, mak
 
 
 class TestPPOLossContract(LossContract):
+    loss_class = PPOLoss
     config = PPOConfig(entropy_coeff=0.01)
-
-    def make_loss(self) -> PPOLoss:
-        return PPOLoss(self.config)
 
 
 class TestPPOLossContractWithoutKL(LossContract):
+    loss_class = PPOLoss
     config = PPOConfig(use_kl_loss=False)
-
-    def make_loss(self) -> PPOLoss:
-        return PPOLoss(self.config)
 
 
 def _distribution(theta: Tensor, action_space: gym.Space[Any]) -> Distribution:

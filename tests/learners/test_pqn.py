@@ -28,11 +28,9 @@ def q_module() -> QModule:
 
 
 class TestPQNLossContract(LossContract):
+    loss_class = PQNLoss
     config = PQNConfig()
     action_spaces = ("discrete",)
-
-    def make_loss(self) -> PQNLoss:
-        return PQNLoss(self.config)
 
     def make_module(self, action_space: gym.Space[Any]) -> QModule:
         with torch.random.fork_rng(devices=[]):

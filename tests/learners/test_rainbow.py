@@ -46,12 +46,10 @@ def make(config: ModuleConfig) -> DoubleQModule:
 
 
 class TestCategoricalContract(LossContract):
+    loss_class = DQNLoss
     config = DQNConfig()
     action_spaces = ("discrete",)
     module = CATEGORICAL
-
-    def make_loss(self) -> DQNLoss:
-        return DQNLoss(self.config)
 
     def make_module(self, action_space: gym.Space[Any]) -> RLModule:
         return make(self.module)

@@ -16,7 +16,7 @@ from runner import Trainer
 from runner.config.algorithms import SACConfig
 from runner.learners.loss import with_noise
 from runner.learners.sac import POLICY_SCALES, Q_SCALES, TARGET_MEMBERS, TARGET_SCALES, SACLoss
-from runner.modules import RLModule, SACModule
+from runner.modules import SACModule
 from runner.modules.layers import ACTIVATIONS, ALL
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
@@ -29,17 +29,12 @@ A = 2
 
 
 class TestSACLossContract(LossContract):
+    loss_class = SACLoss
+    module_class = SACModule
     config = CONFIG
     action_spaces = ("continuous",)
     untouched = ("log_alpha_prime",)
     module_config = MODULE
-
-    def make_loss(self) -> SACLoss:
-        return SACLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(SACModule, action_space, config=self.module_config)
-        return module
 
 
 class TestREDQLossContract(TestSACLossContract):

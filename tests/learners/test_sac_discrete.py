@@ -18,7 +18,7 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.loss import with_noise
 from runner.learners.sac_discrete import DiscreteSACLoss
-from runner.modules import DiscreteSACModule, RLModule
+from runner.modules import DiscreteSACModule
 from tests.learners.loss_contract import LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
 from tests.modules.spaces import items_of
@@ -29,15 +29,10 @@ A = 3
 
 
 class TestDiscreteSACLossContract(LossContract):
+    loss_class = DiscreteSACLoss
+    module_class = DiscreteSACModule
     config = CONFIG
     action_spaces = ("discrete",)
-
-    def make_loss(self) -> DiscreteSACLoss:
-        return DiscreteSACLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(DiscreteSACModule, action_space)
-        return module
 
 
 def replayed_rows() -> dict[str, Tensor]:

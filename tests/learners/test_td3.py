@@ -18,7 +18,6 @@ from runner.config.algorithms import TD3Config
 from runner.config.optimizer import OptimizerConfig
 from runner.learners.loss import with_noise
 from runner.learners.td3 import TD3Loss
-from runner.modules import RLModule
 from runner.modules.q_function_modules import TD3Module
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
@@ -31,15 +30,10 @@ A = 2
 
 
 class TestTD3LossContract(LossContract):
+    loss_class = TD3Loss
+    module_class = TD3Module
     config = CONFIG
     action_spaces = ("continuous",)
-
-    def make_loss(self) -> TD3Loss:
-        return TD3Loss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(TD3Module, action_space)
-        return module
 
 
 def replayed_rows() -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from runner.config.algorithms import TQCConfig
 from runner.config.errors import ConfigError
 from runner.learners.loss import with_noise
 from runner.learners.tqc import TQCLoss
-from runner.modules import RLModule, SACModule
+from runner.modules import SACModule
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE
 from tests.learners.offline_modules import check_gradients, make, row_of
@@ -29,16 +28,12 @@ QUANTILES = replace(MODULE, num_critics=3, q_distribution="quantile", num_atoms=
 
 
 class TestTQCLossContract(LossContract):
+    loss_class = TQCLoss
+    module_class = SACModule
+    module_config = QUANTILES
     config = CONFIG
     action_spaces = ("continuous",)
     untouched = ("log_alpha_prime",)
-
-    def make_loss(self) -> TQCLoss:
-        return TQCLoss(self.config)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        module: RLModule = make(SACModule, action_space, config=QUANTILES)
-        return module
 
 
 def quantiles_of(critic: Any, obs: Tensor, action: Tensor) -> Tensor:

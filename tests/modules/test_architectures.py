@@ -52,12 +52,10 @@ def test_blocks_follow_the_convolutions_of_images(architecture: str) -> None:
 
 class SACLossContract(LossContract):
     architecture: str
+    loss_class = SACLoss
     config = SACConfig()
     action_spaces = ("continuous",)
     untouched = ("log_alpha_prime",)
-
-    def make_loss(self) -> SACLoss:
-        return SACLoss(self.config)
 
     def make_module(self, action_space: gym.Space[Any]) -> RLModule:
         config = replace(config_of(self.architecture), num_critics=3)

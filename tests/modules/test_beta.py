@@ -85,11 +85,9 @@ def test_spaces() -> None:
 
 
 class TestPPOLossContract(LossContract):
+    loss_class = PPOLoss
     config = PPOConfig(entropy_coeff=0.01)
     action_spaces = ("continuous",)
-
-    def make_loss(self) -> PPOLoss:
-        return PPOLoss(self.config)
 
     def make_module(self, action_space: gym.Space[np.ndarray]) -> RLModule:
         with torch.random.fork_rng(devices=[]):

@@ -119,11 +119,9 @@ def test_noise_belongs_to_an_agent() -> None:
 
 
 class TestPPOLossContract(LossContract):
+    loss_class = PPOLoss
     config = PPOConfig(entropy_coeff=0.01)
     action_spaces = ("continuous",)
-
-    def make_loss(self) -> PPOLoss:
-        return PPOLoss(self.config)
 
     def make_module(self, action_space: gym.Space[Any]) -> RLModule:
         with torch.random.fork_rng(devices=[]):
