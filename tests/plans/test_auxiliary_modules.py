@@ -424,6 +424,7 @@ def test_the_example_keeps_the_contracts(monkeypatch: pytest.MonkeyPatch) -> Non
     check_loss(example.WorldModelLoss, example.WorldModelConfig(), make)
 
 
+@pytest.mark.slow
 def test_the_example_learns_from_imagined_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = ROOT / "examples" / "world_model"
     monkeypatch.syspath_prepend(folder)

@@ -91,6 +91,7 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
 
 
+@pytest.mark.slow
 def test_td3_from_scratch_trains_compiled_and_is_exported(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "own_td3", tmp_path / "run"
     short = ["stop.num_env_steps_sampled_lifetime=80", "algorithm.learning_starts=40", "learners.compile=true"]
