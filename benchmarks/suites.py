@@ -192,14 +192,17 @@ def _short(value: float) -> float:
 def page_of(rows: Sequence[Row]) -> str:
     """Return the page: a table for each experiment and number of env steps."""
     sections = [INTRODUCTION]
+    algorithms: dict[str, None] = {}
     for suite in SUITES:
         of_suite = [row for row in rows if row["experiment"] == suite.experiment]
+        algorithms |= dict.fromkeys([suite.algorithm] if of_suite else [])
         for num_env_steps in sorted({row["max_env_steps"] for row in of_suite}):
             of_size = [row for row in of_suite if row["max_env_steps"] == num_env_steps]
             sections.append(
                 f"## {suite.title}, {num_env_steps:,} env steps\n\n{caption_of(of_size)}\n\n{table(of_size)}\n"
             )
-    return "\n".join([*sections, DIFFERENCES])
+    differences = "".join(DIFFERENCES[algorithm] for algorithm in algorithms)
+    return "\n".join([*sections, f"## Differences between the systems\n\n{differences}"])
 
 
 def caption_of(rows: Sequence[Row]) -> str:
@@ -242,13 +245,14 @@ mean of {NUM_EPISODES} episodes of the deterministic policy after training. Cell
 smallest and largest value in brackets. Ratios above 1 mean that runner is faster. Times include the compilation of
 runner's updates, except for the CPU time of the compiler's processes. Repeat the measurements with `make suites`.
 """
-DIFFERENCES = """\
-## Differences between the systems
-
-- **PPO.** The others start with orthogonal weights. runner normalises advantages per batch, the others per minibatch.
-- **SAC.** In the 10,000 steps before learning, runner acts with its initial policy, the others with random actions.
-- **DQN.** Without double Q-learning, which Stable-Baselines3 does not support.
-"""
+# Between the systems.
+DIFFERENCES = {
+    PPO: "- **PPO.** The others start with orthogonal weights. runner normalises advantages per batch, the others per "
+    "minibatch.\n",
+    SAC: "- **SAC.** In the 10,000 steps before learning, runner acts with its initial policy, the others with random "
+    "actions.\n",
+    DQN: "- **DQN.** Without double Q-learning, which Stable-Baselines3 does not support.\n",
+}
 
 
 def main() -> None:

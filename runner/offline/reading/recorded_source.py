@@ -73,7 +73,7 @@ def dataset_of_tasks(
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    class Tables(Datasource):
+    class TableTasks(Datasource):
         def get_name(self) -> str:
             return name
 
@@ -84,7 +84,7 @@ def dataset_of_tasks(
             metadata = BlockMetadata(num_rows=None, size_bytes=num_bytes, input_files=None, exec_stats=None)
             return [ReadTask(read, metadata) for read in reads()]
 
-    dataset: Dataset = ray.data.read_datasource(Tables(), **options)  # type: ignore[no-untyped-call]
+    dataset: Dataset = ray.data.read_datasource(TableTasks(), **options)  # type: ignore[no-untyped-call]
     return dataset
 
 
