@@ -118,6 +118,10 @@ SAMPLED = {
         _APPO,
     ),
     "appo_multi_agent_cartpole": (*_SHORT_FRAGMENTS, "algorithm.minibatch_size=null", _APPO),
+    **dict.fromkeys(
+        ("crossq_half_cheetah", "crossq_hopper", "crossq_walker2d"),
+        (*_CONTINUOUS_REPLAY, "module.fcnet_hiddens=[16,16]"),
+    ),
     "crossq_pendulum": _CONTINUOUS_REPLAY,
     "ddpg_pendulum": _CONTINUOUS_REPLAY,
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
