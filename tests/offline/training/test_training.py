@@ -183,7 +183,8 @@ def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_clust
         second.set_state(state)
         assert trained(second, 2) == following
         assert without_times(second.evaluate()) == without_times(evaluated)
-        (seen,) = second.evaluation_runners.shared_state["default_policy"].values()
+        assert second.evaluator.env_runners is not None
+        (seen,) = second.evaluator.env_runners.shared_state["default_policy"].values()
         assert seen["merged_count"] == 3624
 
 
