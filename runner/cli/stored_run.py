@@ -181,6 +181,8 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
         is_recording: record the episodes of evaluations in `offline.output`.
     """
     from runner.checkpoints import load_checkpoint, naming_checkpoint
+    from runner.config.operators import ENV_RUNNERS
+    from runner.config.plans import needs_of
     from runner.experiment.trainer import Trainer
     from runner.interrupts import interrupts
 
@@ -190,6 +192,8 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     env_runners = replace(config.env_runners, num_env_runners=0)
     learners, env = config.learners.in_driver(), _stepped_here(config.env)
     config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=env)
+    if ENV_RUNNERS not in needs_of(config):  # a plan that does not read the recorded data
+        config = replace(config, algorithm=replace(config.algorithm, plan=["ParallelRollouts", "TrainOneStep"]))
     config = replace(config, callbacks=[])  # they follow the run itself
     config = replace(config, evaluation=replace(config.evaluation, video={}))
     if is_recording:

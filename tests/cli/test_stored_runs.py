@@ -12,7 +12,7 @@ import pytest
 
 from runner.config.errors import ConfigError, Problem
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, ROOT, Outcome
 from tests.support.forging import rewrite_manifest
 from tests.support.problems import assert_error, shown_problems
 
@@ -231,3 +231,16 @@ def test_a_value_with_an_equals_sign_needs_quotes(run_main: RunMain) -> None:
     outcome = run_main(*START, "hydra.run.dir=/runs/lr=0.1")
     assert outcome.code == 2
     assert "\"hydra.run.dir='/runs/lr=0.1'\"" in outcome.err
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data
+def test_a_policy_that_learned_from_recorded_data_is_evaluated(ray_cluster: None, run_main: RunMain) -> None:
+    """Its plan reads data, and evaluations do not."""
+    data = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
+    training = ("+experiment=bc_cartpole", f"offline.input_={data}", "tracking=none")
+    outcome = run_main(*training, "stop.training_iteration=1", "hydra.run.dir=run")
+    assert outcome.code == 0, outcome.err
+    outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=2")
+    assert outcome.code == 0, outcome.err
+    assert "episode_return_mean" in outcome.out
