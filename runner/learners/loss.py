@@ -104,9 +104,7 @@ def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) 
         what = f"{loss.__name__} reads single steps, but {name} is stateful"
         return Problem(what, "algorithm.loss, module._target_", name, fix="module.use_lstm=false module.use_gru=false")
     if "is_first" in module.train_inputs and loss.sequences:
-        what = (
-            f"{loss.__name__} reads sequences of next observations, which {name} cannot pack, because it reads is_first"
-        )
+        what = f"{loss.__name__} needs sequences of single episodes, but {name} reads is_first"
         return Problem(what, "algorithm.loss, module._target_", name, fix=f"remove is_first from {name}.train_inputs")
     if isinstance(algorithm, TargetNetworksConfig) and not module.target_networks():
         what = f"{loss.__name__} needs target networks, which {name} does not provide"

@@ -181,5 +181,5 @@ def test_replayed_chunks_without_states_fill_sequences(seen: list[dict[str, Any]
 
 def test_next_observations_are_not_packed() -> None:
     overrides = [*COMMON, f"module._target_={target(PackedQ)}", "module.use_lstm=true", "algorithm.n_step=1"]
-    with pytest.raises(ConfigError, match="which PackedQ cannot pack"):
+    with pytest.raises(ConfigError, match="needs sequences of single episodes, but PackedQ reads is_first"):
         Trainer.from_experiment("dqn_cartpole", overrides)

@@ -372,7 +372,7 @@ def test_a_damaged_checkpoint(
 
 
 def test_the_checkpoint_before_a_damaged_one(run_main: Run, copy_of_run: MakeRun) -> None:
-    """It is named by hand, and the run goes on from there."""
+    """A user names it, and the run continues from it."""
     run_dir = copy_of_run(*TWO_CHECKPOINTS)
     _cut(run_dir / "checkpoints" / "iteration_000002" / "manifest.json")
     older = run_main("resume", "run/checkpoints/iteration_000001", "stop.training_iteration=3")
