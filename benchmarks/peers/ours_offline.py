@@ -6,6 +6,7 @@ import time
 
 from offline_cli import BATCH, HIDDENS, LR, Settings, measure_recording, measure_updates, parse_settings
 
+from runner.experiment.evaluation_run import EvaluationRun
 from runner.experiment.trainer import Trainer
 
 UPDATES_AN_ITERATION = 50
@@ -41,12 +42,12 @@ def record(settings: Settings) -> None:
         "evaluation.explore=true",
     ]
     config = "ppo_cartpole" if settings.env.startswith("CartPole") else "ppo_pendulum"
-    with Trainer(_config(config, overrides), recorded_role="evaluation") as trainer:
-        trainer.evaluate(settings.num_envs)  # warm-up: creates the env runner and warms up torch
+    with EvaluationRun(_config(config, overrides)) as evaluation:
+        evaluation.evaluate(settings.num_envs)  # warm-up: creates the env runner and warms up torch
 
         def one_recording() -> int:
-            result = trainer.evaluate(settings.episodes)
-            trainer.finish_recording()
+            result = evaluation.evaluate(settings.episodes)
+            evaluation.finish_recording()
             return int(result["evaluation/env_runners/num_env_steps_sampled"])
 
         measure_recording(one_recording)

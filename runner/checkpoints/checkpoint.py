@@ -31,15 +31,14 @@ from runner.checkpoints.files import (
     read_file,
     segment_from_bytes,
     segment_to_bytes,
-    sync_folder,
     to_plain,
     values_from_json,
     values_to_json,
-    write_file,
 )
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, show_value
 from runner.config.signatures import foreign_reason, signed
+from runner.durable_files import sync_folder, write_file
 from runner.segments import Segment, SegmentFile
 
 SUFFIX = ".segment"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,24 +53,6 @@ def naming_checkpoint(folder: Path) -> Iterator[None]:
 
 
 MISSING, ALTERED = "a file of the checkpoint is missing", "a file of the checkpoint is truncated or altered"
-
-
-def write_file(path: Path, content: bytes) -> str:
-    """Write a file so that it survives a power failure; return its SHA-256."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashlib.sha256(content).hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, so that they survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_file(path: Path, digest: str) -> bytes:

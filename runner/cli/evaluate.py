@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner.checkpoints.trust import ACTING, EXPORTING
 from runner.cli.arguments import Arguments
-from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of, split_run_dir, with_episodes
+from runner.cli.stored_run import StoredRun, check_writable, evaluation_of, open_run, split_run_dir, with_episodes
 from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
@@ -213,14 +213,12 @@ def _print_result(stored: StoredRun, result: Result, path: Path | None) -> None:
 
 def _evaluate(stored: StoredRun) -> Result:
     started = time.perf_counter()
-    with policy_of(stored) as trainer:
-        evaluated = trainer.evaluate()
+    with evaluation_of(stored) as evaluation:
+        evaluated = evaluation.evaluate()
         result = _without(_IN_ENVIRONMENT, evaluated) | _without(_OF_LEAGUE, evaluated)
-        if trainer.evaluator.held_out is not None:
+        if stored.config.evaluation.offline_evaluation_input_ is not None:
             num_env_steps = int(stored.manifest["result"]["num_env_steps_sampled_lifetime"])
-            result |= _without(
-                PREFIX.removesuffix(_OFFLINE), trainer.evaluator.evaluate_offline(trainer.parts, num_env_steps)
-            )
+            result |= _without(PREFIX.removesuffix(_OFFLINE), evaluation.evaluate_offline(num_env_steps))
     return result | {"seconds": round(time.perf_counter() - started, 3)}
 
 

@@ -12,7 +12,7 @@ from runner.cli.export import check_new_file
 from runner.config.errors import Problem, UserError
 from runner.config.json_schema import FILE_NAME, experiment_schema
 from runner.config.paths import conf_dir, search_dirs
-from runner.tracking.progress_log import write_atomically
+from runner.durable_files import write_atomically
 
 MODELINE = "# yaml-language-server: $schema="
 _GROUP = "experiment"

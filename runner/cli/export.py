@@ -10,7 +10,7 @@ from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
 from runner.cli.stored_run import naming_changes, open_run
 from runner.config.errors import Problem, UserError
-from runner.tracking.progress_log import write_atomically
+from runner.durable_files import write_atomically
 
 if TYPE_CHECKING:
     from runner.policy.stored_policy import ExportedPolicy  # imports torch

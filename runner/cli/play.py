@@ -95,12 +95,12 @@ def _check_display() -> None:
 
 
 def _play_run(arguments: Arguments, output: Path | None, num_episodes: int) -> list[float]:
-    from runner.cli.stored_run import open_run, policy_of
+    from runner.cli.stored_run import evaluation_of, open_run
 
     stored = open_run(arguments, _FIXED, ACTING)
-    with policy_of(stored) as trainer:
+    with evaluation_of(stored) as evaluation:
         paths = [] if output is None else [output]
-        returns: list[float] = trainer.evaluator.record_videos(trainer.parts, paths, num_episodes).returns.tolist()
+        returns: list[float] = evaluation.record_videos(paths, num_episodes).returns.tolist()
     return returns
 
 

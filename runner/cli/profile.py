@@ -56,10 +56,10 @@ def _note(text: str) -> None:
 
 
 def _tell(profile: Profile, title: str, folder: RunFolder, output: Path | None) -> None:
+    from runner.durable_files import write_atomically
     from runner.pages.page import render
     from runner.profiling.profile_page import profile_lines, profile_page
     from runner.profiling.sampler import collapsed_lines
-    from runner.tracking.progress_log import write_atomically
 
     plural = "" if profile.num_iterations == 1 else "s"
     print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.checkpoints.trust import RECORDING
 from runner.cli.arguments import Arguments
-from runner.cli.stored_run import open_run, policy_of, with_episodes
+from runner.cli.stored_run import evaluation_of, open_run, with_episodes
 from runner.config.blocks import EvaluationConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.overrides import quoted
@@ -26,10 +26,9 @@ def main(arguments: Arguments) -> int:
     output = stored.config.offline.output
     if output is None:
         raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", fix="-o DIR")])
-    with policy_of(stored, is_recording=True) as trainer:
-        result = trainer.evaluate()
-        recorded = trainer.finish_recording()
-    assert recorded is not None
+    with evaluation_of(stored, is_recording=True) as evaluation:
+        result = evaluation.evaluate()
+        recorded = evaluation.finish_recording()
     evaluated = result["evaluation/env_runners/num_episodes"]
     if recorded.report.episodes != evaluated:
         what = f"{recorded.report.episodes} episodes were written, but {evaluated} were run"

@@ -171,7 +171,7 @@ def _write_page(file: Path, page: Page) -> None:
 
 
 def _write(file: Path, html: str) -> None:
-    from runner.tracking.progress_log import write_atomically
+    from runner.durable_files import write_atomically
 
     try:
         write_atomically(file, html.encode())

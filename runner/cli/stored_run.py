@@ -24,7 +24,7 @@ from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
 
 if TYPE_CHECKING:
-    from runner.experiment.trainer import Trainer  # imports torch
+    from runner.experiment.evaluation_run import EvaluationRun  # imports torch
 
 # Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
 # may have flattened observations that the current default value recognises as images.
@@ -173,38 +173,29 @@ def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[st
 
 
 @contextmanager
-def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer]:
-    """Make a trainer with the checkpoint's policy, filters included, for evaluations only.
+def evaluation_of(stored: StoredRun, is_recording: bool = False) -> Iterator[EvaluationRun]:
+    """Make the run that evaluates the checkpoint's policy.
 
     Args:
         stored: the run.
         is_recording: record the episodes of evaluations in `offline.output`.
     """
     from runner.checkpoints import load_checkpoint, naming_checkpoint
-    from runner.config.operators import ENV_RUNNERS
-    from runner.config.plans import needs_of
-    from runner.experiment.trainer import Trainer
+    from runner.experiment.evaluation_run import EvaluationRun
     from runner.interrupts import interrupts
 
     config, state = stored.config, load_checkpoint(stored.checkpoint)[0]
-    # Only evaluation runners act, whatever the run learns from.
-    offline = replace(config.offline, input_=None, offline_data_class=None)
-    env_runners = replace(config.env_runners, num_env_runners=0)
-    learners, env = config.learners.in_driver(), _stepped_here(config.env)
-    config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=env)
-    if ENV_RUNNERS not in needs_of(config):  # a plan that does not read the recorded data
-        config = replace(config, algorithm=replace(config.algorithm, plan=["ParallelRollouts", "TrainOneStep"]))
+    config = replace(config, env=_stepped_here(config.env), learners=config.learners.in_driver())
     config = replace(config, callbacks=[])  # they follow the run itself
-    config = replace(config, evaluation=replace(config.evaluation, video={}))
     if is_recording:
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
     else:
-        config = replace(config, offline=replace(offline, output=None))
-    with naming_changes(stored), Trainer(config, "evaluation", loads_modules=False) as trainer:
+        config = replace(config, offline=replace(config.offline, output=None))
+    with naming_changes(stored), EvaluationRun(config) as evaluation:
         with naming_checkpoint(stored.checkpoint):
-            trainer.set_policy_state(state)
+            evaluation.set_policy(state)
         with interrupts():  # an evaluation, however long, ends as training does
-            yield trainer
+            yield evaluation
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from runner.cluster.creation_failures import creation_failure
 from runner.cluster.futures import Future, LocalFuture, RemoteFuture
 from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.user_code import problem_of
-from runner.creation_failures import creation_failure
 from runner.interrupts import Interrupted, is_interrupted
 from runner.restarts import ActorDied, PeerDied
 

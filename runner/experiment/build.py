@@ -18,8 +18,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.experiment.env_runner_builder import EVALUATION, TRAINING
+from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.evaluation_schedule import EvaluationSchedule
 from runner.experiment.evaluator import Evaluator
@@ -52,7 +51,6 @@ class BuiltRun:
 
     Attributes:
         evaluations: the part that evaluates the policy during training.
-        recorder: finishes the files of recorded episodes, or None if none are recorded.
         inputs: arguments of `recorded_data_set` for each source of recorded data.
         resources: closes the parts, and leaves the Ray cluster.
     """
@@ -64,7 +62,6 @@ class BuiltRun:
     parts: RunParts
     plan: Plan
     addresses: Sequence[str]
-    recorder: EnvRunnerGroup | Evaluator | None
     inputs: Sequence[tuple[RecordedSource | None, OfflineConfig, Context]]
     resources: ExitStack
 
@@ -73,7 +70,6 @@ def build_run(
     config: ExperimentConfig,
     callbacks: Callbacks,
     notes: Notes,
-    role: str = TRAINING,
     loads_modules: bool = True,
     run_dir: Path | None = None,
 ) -> BuiltRun:
@@ -89,30 +85,25 @@ def build_run(
     built_modules = build_modules(config)
     acting = acting_modules(built_modules)
     loaded = load_modules(config, built_modules) if loads_modules else []
-    metrics = _build_metrics(config, built_modules, notes)
-    replay_memory: Sequence[BufferMemory] = []
-    if role == TRAINING:
-        for doubt in encoding_doubts(built_modules):
-            notes.warn(doubt)
-        check_metrics(config, built_modules, callbacks)
-        replay_memory = measure_replay(config, built_modules)
+    metrics = build_metrics(config, built_modules, notes)
+    for doubt in encoding_doubts(built_modules):
+        notes.warn(doubt)
+    check_metrics(config, built_modules, callbacks)
+    replay_memory = measure_replay(config, built_modules)
     recorded = check_recorded_data(config, acting) if RECORDED_DATA in needs_of(config) else {}
     replay = open_recorded_replay(config, built_modules)
     reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
     held_out = None if reads_by_ray else build_held_out_evaluation(config, acting)
-    _check_other_processes(config, acting)
+    check_other_processes(config, acting)
     if RECORDED_DATA in needs_of(config):
         notes.inform(_text_of_reading(config, recorded))
-    recording_role = None if config.offline.output is None else role
     with ExitStack() as resources:
         resources.enter_context(ray_cluster(config, notes.inform))
         if reads_by_ray:
             held_out = build_held_out_evaluation(config, acting)
-        evaluator = Evaluator(config, acting, held_out, recording_role == EVALUATION, notes.warn)
+        evaluator = Evaluator(config, acting, held_out, notes.warn)
         evaluations = EvaluationSchedule(config.evaluation, evaluator)
-        parts = _build_run_parts(
-            config, built_modules, metrics, callbacks, evaluations, recording_role == TRAINING, run_dir, recorded
-        )
+        parts = _build_run_parts(config, built_modules, metrics, callbacks, evaluations, run_dir, recorded)
         resources.callback(parts.close)
         if config.evaluation.video:  # report environments that do not render images before training
             evaluator.make_video_recorder()
@@ -124,7 +115,6 @@ def build_run(
             parts=parts,
             addresses=[] if parts.env_runners is None else parts.env_runners.addresses(),
             plan=_begin(config, built_modules, parts, replay, loaded),
-            recorder={None: None, TRAINING: parts.env_runners, EVALUATION: evaluator}[recording_role],
             inputs=list(_inputs(config, parts, replay, held_out)),
             resources=resources.pop_all(),
         )
@@ -148,7 +138,8 @@ def _begin(
     return make_plan(context)
 
 
-def _build_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
+def build_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule], notes: Notes) -> RunMetrics:
+    """Make the counters, timers and running means of a run."""
     of_infos = read_info_metrics(config, _agents_of(built_modules))
     smoothing = config.env_runners.metrics_num_episodes_for_smoothing
     samples_episodes, has_gpus = ENV_RUNNERS in needs_of(config), uses_gpus(config)
@@ -166,7 +157,12 @@ def _agents_of(built_modules: Mapping[str, BuiltModule]) -> dict[str, tuple[str,
     return {id_: of_module.spec.agents for id_, of_module in built_modules.items() if of_module.spec.agents}
 
 
-def _check_other_processes(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
+def check_other_processes(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
+    """Check what features and Ray's writers would otherwise report only later, in other processes.
+
+    Raises:
+        ConfigError: a feature does not fit the modules, or an option of the recording is wrong.
+    """
     for feature in features_of(config):
         feature.check({module_id: of_module.spec for module_id, of_module in built_modules.items()})
     if config.offline.is_written_by_ray:
@@ -198,7 +194,6 @@ def _build_run_parts(
     metrics: RunMetrics,
     callbacks: Callbacks,
     evaluations: EvaluationSchedule,
-    is_recording: bool,
     run_dir: Path | None,
     recorded: Mapping[str, RecordedSource],
 ) -> RunParts:
@@ -213,6 +208,7 @@ def _build_run_parts(
         made.callback(learners.close)
         env_runners = recorded_data = None
         if ENV_RUNNERS in needs:
+            is_recording = config.offline.output is not None
             env_runners = build_env_runner_group(config, TRAINING, acting, is_recording, run_dir)
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:

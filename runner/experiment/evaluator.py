@@ -28,7 +28,6 @@ from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
     from runner.experiment.recorded_data_builder import HeldOut
-    from runner.offline.writing.recorder import Recorded
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class Evaluator:
         config: configuration of the run.
         built_modules: module id -> network and pipelines.
         held_out: evaluates on recorded data, or None.
-        is_recording: whether evaluated episodes are recorded.
         warn: shows a line to the user.
+        is_recording: whether evaluated episodes are recorded.
 
     Attributes:
         env_runners: env runners of evaluations, or None before the first one.
@@ -71,8 +70,8 @@ class Evaluator:
         config: ExperimentConfig,
         built_modules: Mapping[str, BuiltModule],
         held_out: HeldOut | None,
-        is_recording: bool,
         warn: Callable[[str], None],
+        is_recording: bool = False,
     ) -> None:
         self.env_runners: EnvRunnerGroup | None = None
         self.held_out = held_out
@@ -221,10 +220,6 @@ class Evaluator:
             specs = {module_id: of_module.spec for module_id, of_module in self._built_modules.items()}
             self._video_recorder = VideoRecorder(self._config, specs, is_window)
         return self._video_recorder
-
-    def finish_recording(self) -> Recorded | None:
-        """Finish the files of recorded episodes; return None if none are recorded."""
-        return None if self.env_runners is None else self.env_runners.finish_recording()
 
     def abandon(self) -> None:
         """Close the env runners without waiting for them; the next evaluation builds new ones."""

@@ -12,7 +12,7 @@ from runner.config.compose import write_composed
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, UserError
 from runner.config.paths import LATEST
-from runner.file_faults import describe_file_fault
+from runner.experiment.file_faults import describe_file_fault
 from runner.locks import FolderLock, held
 from runner.tracking.display import logged_to_file
 
@@ -41,7 +41,7 @@ class RunFolder:
             yield
         except OSError as error:
             self._lock.check()
-            raise RunFailure(describe_file_fault(error, self.path, "the run")) from error
+            raise RunFailure(describe_file_fault(error, self.path)) from error
 
     def write_configuration(self, composed: Composed) -> None:
         """Write the composed configuration and the overrides into `.hydra`, as Hydra does."""

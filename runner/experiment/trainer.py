@@ -22,8 +22,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.build import build_run
-from runner.experiment.checkpointing import restore, restore_policy, state_of
-from runner.experiment.env_runner_builder import TRAINING
+from runner.experiment.checkpointing import restore, state_of
 from runner.experiment.evaluation_schedule import TrainedIteration
 from runner.experiment.notes import Notes
 from runner.interrupts import Interrupted, PartialIteration, is_overdue
@@ -63,8 +62,6 @@ class Trainer:
 
     Args:
         config: configuration of the experiment, complete and checked.
-        recorded_role: `TRAINING`, or `EVALUATION` for a trainer that only evaluates. The env runners of this role
-            record episodes if `offline.output` names a folder.
         loads_modules: whether to load the parameters that `module.load_state_path` names; false if `set_state` follows.
         note: prints a line for the user, for example while the run waits. None means that such lines are logged.
         run_dir: folder that env runners write files to, or None.
@@ -80,7 +77,7 @@ class Trainer:
         callbacks: callbacks of the driver.
         notes: lines for the user.
         provenance: origin of the configuration.
-        replay_memory: memory of each replay buffer once it is full; empty if the trainer only evaluates.
+        replay_memory: memory of each replay buffer once it is full.
 
     Raises:
         ConfigError: a part cannot be built (environment, pipeline, module, cluster resources), or replay buffers need
@@ -90,7 +87,6 @@ class Trainer:
     def __init__(
         self,
         config: ExperimentConfig,
-        recorded_role: str = TRAINING,
         loads_modules: bool = True,
         note: Callable[[str], None] | None = None,
         run_dir: Path | None = None,
@@ -98,12 +94,12 @@ class Trainer:
     ) -> None:
         self.config, self.provenance, self.notes = config, provenance, Notes(note)
         self.callbacks = build_callbacks(config, trainer=self)
-        run = build_run(config, self.callbacks, self.notes, recorded_role, loads_modules, run_dir)
+        run = build_run(config, self.callbacks, self.notes, loads_modules, run_dir)
         self.parts, self._plan, self.context, self._resources = run.parts, run.plan, run.plan.context, run.resources
         self._evaluations, self.evaluator = run.evaluations, run.evaluations.evaluator
         self._built_modules, self.loaded_modules = run.built_modules, run.loaded_modules
         self.addresses, self.replay_memory = run.addresses, run.replay_memory
-        self._inputs, self._recorder = run.inputs, run.recorder
+        self._inputs = run.inputs
         composed = None if provenance is None else provenance.composed
         self._digests = Digests({}, {}) if composed is None else Digests(composed.references, composed.values)
         self.last_result: Result = {}
@@ -230,7 +226,8 @@ class Trainer:
         Raises:
             RunFailure: recorded episodes could not be written.
         """
-        return None if self._recorder is None else self._recorder.finish_recording()
+        is_recording, env_runners = self.config.offline.output is not None, self.parts.env_runners
+        return env_runners.finish_recording() if is_recording and env_runners is not None else None
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -252,14 +249,6 @@ class Trainer:
             self.notes.warn(text)
         self._num_restarts = 0 if self.parts.env_runners is None else self.parts.env_runners.num_restarts
         self.callbacks.call("on_checkpoint_loaded")
-
-    def set_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the policy: parameters, and the connector states that env runners share.
-
-        Raises:
-            ConfigError: the state belongs to another network.
-        """
-        restore_policy(self.parts, state)
 
     def note_checkpoint(self, checkpoint: Path) -> None:
         """Remember the newest checkpoint of this trainer, from which another call of `runner.fit` resumes."""

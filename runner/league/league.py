@@ -24,6 +24,7 @@ from runner.config.league import (
     LeagueConfig,
     evaluated_players,
 )
+from runner.durable_files import write_atomically
 from runner.env_runners.sample import Weights
 from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.ratings import Rating, elo_ratings, standings_text
@@ -32,7 +33,6 @@ from runner.policy import OnnxPolicy
 from runner.rows.matches import DRAW, LEAGUE, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
 from runner.tracking.headline import report_command
-from runner.tracking.progress_log import write_atomically
 
 # Older games of a changing module count less: each new game against a player multiplies them by this factor.
 _DECAY_PER_GAME = 0.99

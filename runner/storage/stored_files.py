@@ -20,7 +20,7 @@ from typing import Any
 from runner.checkpoints.checkpoint import MANIFEST
 from runner.config.errors import UserError
 from runner.config.paths import find_store_problem, local_copy_of
-from runner.tracking.progress_log import write_atomically
+from runner.durable_files import write_atomically
 
 CHECKPOINTS = "checkpoints/"
 FILES = f"{CHECKPOINTS}files/"

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from runner.config.documents import parse_json
+from runner.durable_files import write_atomically
 from runner.tracking.plain_values import json_value
 
 
 def write_result(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
     """Write `result` as JSON. Readers see either the old or the new file. Raises OSError."""
     write_atomically(Path(path), (json.dumps(json_value(result), indent=2) + "\n").encode())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically through a temporary file with fsync. Its mode and links are kept."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    with suppress(OSError):  # folders cannot be opened on Windows
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 ITERATION_KEY = "training_iteration"

@@ -235,10 +235,22 @@ def test_a_value_with_an_equals_sign_needs_quotes(run_main: RunMain) -> None:
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data
-def test_a_policy_that_learned_from_recorded_data_is_evaluated(ray_cluster: None, run_main: RunMain) -> None:
+@pytest.mark.parametrize(
+    "augmenting",
+    [
+        (),
+        (
+            "connectors.learner=[{insert_before: AgentToModuleMapping, connector: {_target_: "
+            "tests.offline.own_sources.Halved}}]",
+        ),
+    ],
+)
+def test_a_policy_that_learned_from_recorded_data_is_evaluated(
+    ray_cluster: None, run_main: RunMain, augmenting: tuple[str, ...]
+) -> None:
     """Its plan reads data, and evaluations do not."""
     data = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
-    training = ("+experiment=bc_cartpole", f"offline.input_={data}", "tracking=none")
+    training = ("+experiment=bc_cartpole", f"offline.input_={data}", "tracking=none", *augmenting)
     outcome = run_main(*training, "stop.training_iteration=1", "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
     outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=2")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode
+from runner.pipelines.connector import Batch
+from runner.pipelines.observation_connector import ObservationConnector
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -115,3 +117,10 @@ def packed_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row as one file of a WebDataset archive."""
     text = json.dumps(row, default=lambda value: value.tolist())
     return {"__key__": f"{row['eps_id']}-{row['t']}", "txt": text.encode()}
+
+
+class Halved(ObservationConnector):
+    """Halves observations, which augments recorded data if only the learner pipeline contains it."""
+
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
+        return obs / 2

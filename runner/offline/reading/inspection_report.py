@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.offline.reading.inspection import AgentsInspection, ColumnSummary, Distribution, Inspection
 from runner.offline.reading.recorded_source import Description
+from runner.tracking.headline import bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +85,7 @@ def _files(data: Description, env_name: str | None) -> list[tuple[str, str]]:
     files += f", ... ({len(data.files)} files)" if len(data.files) > _MAX_FILES else ""
     return [
         ("format", data.format),
-        ("files", f"{files}, {_size(data.num_bytes)}"),
+        ("files", f"{files}, {bytes_text(data.num_bytes)}"),
         ("environment", env_name or "not recorded"),
     ]
 
@@ -228,10 +229,3 @@ def _value(value: Any) -> str:
 
 def _file_name(path: str) -> str:
     return path.rpartition("/")[2] or path
-
-
-def _size(num_bytes: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} bytes"

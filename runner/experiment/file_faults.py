@@ -30,18 +30,17 @@ _FAULTS = {
 }
 
 
-def describe_file_fault(error: OSError, folder: Path, title: str) -> Problem:
+def describe_file_fault(error: OSError, folder: Path) -> Problem:
     """Describe a fault and its fix.
 
     Args:
         error: error of writing a file.
         folder: folder of the file.
-        title: name of the writer, such as "the run".
     """
     reason = f"{type(error).__name__}: {error}"
     what, fix = _FAULTS.get(error.errno or 0, (reason, None))
     return Problem(
-        f"a file of {title} cannot be written: {what}",
+        f"a file of the run cannot be written: {what}",
         where=f"{folder}{_space_text(folder) if error.errno == errno.ENOSPC else ''}",
         got=None if what == reason else reason,
         fix=fix,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from runner.cluster.creation_failures import creation_failure
 from runner.config.errors import ConfigError, Problem, RunFailure, UserError
-from runner.creation_failures import creation_failure
 
 _TRACE = """The actor died because of an error raised in its creation task, \x1b[36mray::Actor.__init__()\x1b[39m
   File "/a/b.py", line 3, in __init__
