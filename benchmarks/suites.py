@@ -92,7 +92,14 @@ SUITES = (
     Suite("ppo_hopper", "PPO on Hopper-v5", PPO, "Hopper-v5", 1_000_000),
     Suite("sac_hopper", "SAC on Hopper-v5", SAC, "Hopper-v5", 100_000),
     # SB3 does not support double Q-learning.
-    Suite("dqn_minatar_breakout", "DQN on MinAtar Breakout", DQN, "breakout", 300_000, ("algorithm.double_q=false",)),
+    Suite(
+        "dqn_minatar_breakout",
+        "DQN on MinAtar Breakout",
+        DQN,
+        "breakout",
+        300_000,
+        ("env=minatar", "algorithm.double_q=false"),
+    ),
 )
 
 

@@ -44,7 +44,7 @@ FIXED = {
     **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
     **dict.fromkeys(("pqn_minatar_asterix", "pqn_minatar_breakout", "pqn_minatar_freeway"), 5),
     **dict.fromkeys(("pqn_minatar_seaquest", "pqn_minatar_space_invaders"), 5),
-    **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_freeway"), 5),
+    **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_breakout", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
     "ppo_minigrid_memory": 5,
     "ppo_atari_pong": 1,
@@ -65,7 +65,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
     **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
     **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),
-    **dict.fromkeys(("appo_misbehaving_cartpole", "dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
+    **dict.fromkeys(("appo_misbehaving_cartpole", "ppo_curriculum_goal_maze"), 10),
     **dict.fromkeys(("dqn_lunarlander", "sac_lunarlander_continuous"), 3),
     "dqn_stateless_cartpole_lstm": 10,
 }

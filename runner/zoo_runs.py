@@ -34,6 +34,7 @@ _NEWER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
             "critic_use_batchnorm": False,
             "vf_normalization": "none",
             "conv_use_layernorm": False,
+            "image_min": 0.0,
         },
     },
     "algorithm": {"reset_interval": None, "target_kl": None, "value_rescaling": False},

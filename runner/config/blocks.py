@@ -291,6 +291,11 @@ class ModuleConfig:
         "images: pixel value that is scaled to 1; null: the upper bound of the Box, if it is at most 65535",
         above=0,
     )
+    image_min: float = option(
+        0.0,
+        "images: pixel value that is scaled to 0; the brightness of a uniform background makes small objects easier to "
+        "learn",
+    )
     conv_filters: list[list[int]] | None = option(
         None,
         "images: [out_channels, kernel, stride] of each unpadded convolution; null: chosen by the size of the image",

@@ -35,11 +35,13 @@ class ImageFormat:
         axes: names of the axes in order: T (frames), H, W, C.
         shape: sizes of these axes.
         scale: factor for the pixel values.
+        offset: pixel value that becomes 0.
     """
 
     axes: str
     shape: tuple[int, ...]
     scale: float
+    offset: float = 0.0
 
     @property
     def height(self) -> int:
@@ -60,21 +62,30 @@ class ImageFormat:
     def __str__(self) -> str:
         words = {"T": "frames", "H": "height", "W": "width", "C": "channels"}
         scale = "unscaled" if self.scale == 1 else f"divided by {1 / self.scale:g}"
+        scale = f"minus {self.offset:g}, {scale}" if self.offset else scale
         return f"images of {' x '.join(words[axis] for axis in self.axes)}, values {scale}"
 
 
 def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | None:
-    """Return the image format of a leaf of an observation space, or None if the leaf is flattened."""
+    """Return the image format of a leaf of an observation space, or None if the leaf is flattened.
+
+    Raises:
+        ValueError: `module.image_min` is not less than the largest pixel value.
+    """
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
     assert space.shape is not None
     axes = _axes(space, config.image_layout)
     if axes is None:
         return None
-    image = ImageFormat(axes, space.shape, _scale(space, config.image_max))
-    if config.image_max is None and _holds_codes(space, image):
-        return replace(image, scale=1 / _LARGEST_CODE)
-    return image
+    image = ImageFormat(axes, space.shape, 1.0, config.image_min)
+    found = _LARGEST_CODE if _holds_codes(space, image) else _largest(space)
+    largest = found if config.image_max is None else config.image_max
+    if image.offset >= largest:
+        raise ValueError(
+            f"module.image_min is {image.offset:g}, but must be less than the pixel value that becomes 1, {largest:g}"
+        )
+    return replace(image, scale=1 / (largest - image.offset))
 
 
 def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
@@ -226,9 +237,7 @@ def _is_unbounded(space: gym.Space[Any]) -> bool:
     return max(abs(bound) for bound in _range(space)) > _LARGEST_PIXEL
 
 
-def _scale(space: gym.Space[Any], image_max: float | None) -> float:
-    """Return the factor that maps the largest pixel to 1; Boxes with negative values are already standardised."""
+def _largest(space: gym.Space[Any]) -> float:
+    """Return the pixel value that becomes 1; Boxes with negative values are already standardised."""
     low, high = _range(space)
-    if image_max is not None:
-        return 1 / image_max
-    return 1 / high if low >= 0 and 1 < high <= _LARGEST_PIXEL else 1.0
+    return high if low >= 0 and 1 < high <= _LARGEST_PIXEL else 1.0

@@ -93,8 +93,10 @@ class CNN(nn.Module):
         if image.axes[-1] == "C" and image.shape[-1] > 1:
             pixels = pixels.movedim(-1, -3)
         pixels = pixels.reshape(-1, image.num_channels, image.height, image.width)
-        if image.scale == 1 or pixels.is_floating_point():
+        if image.scale == 1 or image.offset or pixels.is_floating_point():
             pixels = pixels.float()
+        if image.offset:
+            pixels = pixels - image.offset
         return pixels if image.scale == 1 else pixels * image.scale
 
     def _convolutions(self) -> list[nn.Conv2d]:

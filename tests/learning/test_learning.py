@@ -49,7 +49,6 @@ PROMISES = {
     "dqn_cartpole": (450, 100_000),
     "dqn_cartpole_compiled": (450, 100_000),
     "dqn_lunarlander": (154, 100_000),
-    "dqn_minatar_breakout": (5, 1_000_000),
     "dqn_stateless_cartpole_lstm": (350, 300_000),
     "her_bit_flipping": (-7.2, 50_000),
     "impala_cartpole": (450, 1_000_000),
@@ -92,6 +91,7 @@ PROMISES = {
     "ppo_dqn_multi_agent_cartpole": (950, 400_000),
     "ppo_masked_cartpole": (450, 300_000),
     "ppo_dict_cartpole": (450, 300_000),
+    "ppo_atari_pong": (18, 1_000_000),
     "ppo_catch": (0.9, 200_000),
     "ppo_curriculum_goal_maze": (1.0, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
@@ -102,7 +102,7 @@ PROMISES = {
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
     *("apex_cartpole", "appo_misbehaving_cartpole", "ddpg_pendulum"),
-    *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
+    *("dqn_lunarlander", "ppo_atari_pong", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
     *("crossq_pendulum", "dqn_cartpole_iqn", "ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"),
@@ -112,12 +112,11 @@ EVALUATED = {
 UNTRIED = {
     *("dqn_atari_breakout", "ppo_ant", "ppo_atari_breakout", "ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu"),
     *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
-    *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker", "ppo_atari_pong"),
+    *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker"),
     *("mappo_simple_spread", "ppo_minigrid_memory"),
     *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "swimmer")),
     *(f"crossq_{robot}" for robot in ("half_cheetah", "hopper", "walker2d")),
-    *(f"{algorithm}_minatar_{game}" for game in GAMES for algorithm in ("ppo", "pqn")),
-    *(f"dqn_minatar_{game}" for game in GAMES if game != "breakout"),
+    *(f"{algorithm}_minatar_{game}" for game in GAMES for algorithm in ("dqn", "ppo", "pqn")),
 }
 # These do not reach what the experiment beside them promises.
 COMPARED = {
@@ -156,7 +155,6 @@ TEN_SEEDS = (
         "a2c_cartpole",
         "a2c_replay_cartpole",
         "dqn_cartpole",
-        "dqn_minatar_breakout",
         "her_bit_flipping",
         "impala_cartpole",
     ),

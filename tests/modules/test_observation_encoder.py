@@ -270,6 +270,22 @@ def test_the_largest_pixel_is_an_option() -> None:
     assert image_doubt(box(FREE, 84, 84, 3), replace(BARE, image_max=5.0)) is None
 
 
+@pytest.mark.parametrize(
+    ("space", "largest"), [(box(BYTES, 9, 11, 3), 255.0), (box((0, 1, np.float32), 9, 11, 3), 1.0)]
+)
+@pytest.mark.parametrize("image_max", [None, 0.75])
+def test_the_pixel_that_becomes_zero_is_an_option(space: Space, largest: float, image_max: float | None) -> None:
+    images = items_of(space, 5)
+    scaled = (images.float() - 0.5) / ((image_max or largest) - 0.5)
+    expected = features_of(space, scaled, replace(BARE, image_max=1.0))
+    torch.testing.assert_close(features_of(space, images, replace(BARE, image_min=0.5, image_max=image_max)), expected)
+
+
+def test_the_pixel_that_becomes_zero_is_less_than_the_one_that_becomes_one() -> None:
+    with pytest.raises(ValueError, match=r"module.image_min is 300, but must be less .* becomes 1, 255"):
+        image_format(box(BYTES, 9, 11, 3), replace(BARE, image_min=300.0))
+
+
 def test_bytes_are_scaled_as_ever() -> None:
     space = box(BYTES, 9, 11, 3)
     images = items_of(space, 5)

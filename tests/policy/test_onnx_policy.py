@@ -73,6 +73,7 @@ CASES: dict[str, Case] = {
     "coloured frames first": (spaces.Box(0, 255, (4, 3, 16, 20), np.float32), TWO, (), []),
     "grey frames with channels": (spaces.Box(0, 255, (4, 16, 20, 1), np.uint8), TWO, (), []),
     "cells": (spaces.Box(0, 255, (7, 7, 3), np.uint8), TWO, ("module.image_max=10",), []),
+    "background": (IMAGES, TWO, ("module.image_min=87", "module.image_max=151"), []),
     "stacked_but_mask": (
         MASKED, spaces.Discrete(3), ("module.action_mask_key=mask",),
         [prepended("FrameStacking", num_frames=2, keys_to_leave=["mask"])],
