@@ -47,7 +47,7 @@ FIXED = {
     **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_breakout", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
     "ppo_minigrid_memory": 5,
-    "ppo_atari_pong": 1,
+    "ppo_atari_pong": 3,
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
