@@ -47,7 +47,6 @@ FIXED = {
     **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_breakout", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
     "ppo_minigrid_memory": 5,
-    "ppo_atari_pong": 3,
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
@@ -57,7 +56,7 @@ EXPERIMENTS = {
         ("a2c_cartpole", "dqn_cartpole", "dqn_cartpole_iqn", "munchausen_dqn_cartpole", "pg_cartpole", "pqn_cartpole"),
         10,
     ),
-    **dict.fromkeys(("ppo_acrobot", "ppo_cartpole"), 10),
+    **dict.fromkeys(("ppo_acrobot", "ppo_atari_pong", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
     **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
