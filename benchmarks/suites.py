@@ -98,7 +98,7 @@ SUITES = (
         DQN,
         "breakout",
         300_000,
-        ("env=minatar", "algorithm.double_q=false"),
+        ("env=minatar", "algorithm.double_q=false", "algorithm.epsilon=[[0,1.0],[100000,0.02]]"),
     ),
 )
 

@@ -19,7 +19,7 @@ def write_file(path: Path, content: bytes) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically through a temporary file. Its mode and links are kept."""
+    """Replace a file atomically through a temporary file. Keep its mode, and follow symbolic links."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -213,12 +213,11 @@ def _print_result(stored: StoredRun, result: Result, path: Path | None) -> None:
 
 def _evaluate(stored: StoredRun) -> Result:
     started = time.perf_counter()
-    with evaluation_of(stored) as evaluation:
+    with evaluation_of(stored, reads_held_out=True) as evaluation:
         evaluated = evaluation.evaluate()
         result = _without(_IN_ENVIRONMENT, evaluated) | _without(_OF_LEAGUE, evaluated)
         if stored.config.evaluation.offline_evaluation_input_ is not None:
-            num_env_steps = int(stored.manifest["result"]["num_env_steps_sampled_lifetime"])
-            result |= _without(PREFIX.removesuffix(_OFFLINE), evaluation.evaluate_offline(num_env_steps))
+            result |= _without(PREFIX.removesuffix(_OFFLINE), evaluation.evaluate_offline())
     return result | {"seconds": round(time.perf_counter() - started, 3)}
 
 

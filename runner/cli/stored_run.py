@@ -173,12 +173,15 @@ def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[st
 
 
 @contextmanager
-def evaluation_of(stored: StoredRun, is_recording: bool = False) -> Iterator[EvaluationRun]:
+def evaluation_of(
+    stored: StoredRun, is_recording: bool = False, reads_held_out: bool = False
+) -> Iterator[EvaluationRun]:
     """Make the run that evaluates the checkpoint's policy.
 
     Args:
         stored: the run.
         is_recording: record the episodes of evaluations in `offline.output`.
+        reads_held_out: open the held-out data of `evaluate_offline`.
     """
     from runner.checkpoints import load_checkpoint, naming_checkpoint
     from runner.experiment.evaluation_run import EvaluationRun
@@ -187,9 +190,9 @@ def evaluation_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Eva
     config, state = stored.config, load_checkpoint(stored.checkpoint)[0]
     config = replace(config, env=_stepped_here(config.env), learners=config.learners.in_driver())
     config = replace(config, callbacks=[])  # they follow the run itself
-    if is_recording:
+    if not reads_held_out:
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
-    else:
+    if not is_recording:
         config = replace(config, offline=replace(config.offline, output=None))
     with naming_changes(stored), EvaluationRun(config) as evaluation:
         with naming_checkpoint(stored.checkpoint):

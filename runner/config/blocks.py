@@ -293,8 +293,7 @@ class ModuleConfig:
     )
     image_min: float = option(
         0.0,
-        "images: pixel value that is scaled to 0; the brightness of a uniform background makes small objects easier to "
-        "learn",
+        "images: pixel value that becomes 0, for example the brightness of the background",
     )
     conv_filters: list[list[int]] | None = option(
         None,

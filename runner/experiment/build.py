@@ -94,7 +94,7 @@ def build_run(
     replay = open_recorded_replay(config, built_modules)
     reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
     held_out = None if reads_by_ray else build_held_out_evaluation(config, acting)
-    check_other_processes(config, acting)
+    check_features_and_output(config, acting)
     if RECORDED_DATA in needs_of(config):
         notes.inform(_text_of_reading(config, recorded))
     with ExitStack() as resources:
@@ -157,8 +157,8 @@ def _agents_of(built_modules: Mapping[str, BuiltModule]) -> dict[str, tuple[str,
     return {id_: of_module.spec.agents for id_, of_module in built_modules.items() if of_module.spec.agents}
 
 
-def check_other_processes(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
-    """Check what features and Ray's writers would otherwise report only later, in other processes.
+def check_features_and_output(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
+    """Check the features of a run, and the options of Ray's writers, before processes are started.
 
     Raises:
         ConfigError: a feature does not fit the modules, or an option of the recording is wrong.

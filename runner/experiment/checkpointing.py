@@ -41,16 +41,6 @@ def state_of(parts: RunParts, plan: Plan, digests: Digests) -> dict[str, Any]:
     return state
 
 
-def restore_policy(parts: RunParts, state: Mapping[str, Any]) -> None:
-    """Restore the policy: the learners, and the connector states that env runners share.
-
-    Raises:
-        ConfigError: the state belongs to another network.
-    """
-    parts.learners.set_state(state[parts.learners.name])
-    parts.broadcast_policy(shared_state_in(state))
-
-
 def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, Any]) -> list[str]:
     """Restore a state of `state_of`.
 
@@ -66,7 +56,8 @@ def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, A
     of_plan = state["plan"]
     digests = digests.with_salt(of_plan["salt"]) if "salt" in of_plan else Digests({}, {})
     saved, settings = of_plan["settings"], _settings(parts, plan, digests.of_each())
-    restore_policy(parts, state)
+    parts.learners.set_state(state[parts.learners.name])
+    parts.broadcast_policy(shared_state_in(state))
     reset = set()
     for part in parts:
         if part is parts.learners:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from runner.callbacks import Callbacks
+from runner.checkpoints.folder import shared_state_in
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.build import build_metrics, check_other_processes
-from runner.experiment.checkpointing import restore_policy
+from runner.experiment.build import build_metrics, check_features_and_output
 from runner.experiment.evaluator import Evaluator
 from runner.experiment.features import features_of
 from runner.experiment.learner_builder import build_learner_group, check_local_gpus
@@ -30,25 +30,24 @@ if TYPE_CHECKING:
 
 
 class EvaluationRun:
-    """Evaluates a policy, new or from a checkpoint. The plan of the run is neither made nor executed.
+    """Evaluates a policy, new or from a checkpoint. Makes no plan, training env runners or replay buffers.
 
     Args:
         config: configuration of the run, complete and checked. The evaluation records episodes if `offline.output`
             names a folder.
-        note: prints a line for the user. None means that such lines are logged.
 
     Raises:
         ConfigError: a part cannot be built (environment, pipeline, module, held-out data, cluster resources).
     """
 
-    def __init__(self, config: ExperimentConfig, note: Callable[[str], None] | None = None) -> None:
+    def __init__(self, config: ExperimentConfig) -> None:
         torch.set_num_threads(config.learners.torch_num_threads)
         check_local_gpus(config)
-        notes = Notes(note)
+        notes = Notes(None)
         built_modules = build_modules(config)
         acting = acting_modules(built_modules)
         metrics = build_metrics(config, built_modules, notes)
-        check_other_processes(config, acting)
+        check_features_and_output(config, acting)
         with ExitStack() as resources:
             resources.enter_context(ray_cluster(_without_plan(config), notes.inform))
             held_out = build_held_out_evaluation(config, acting)
@@ -58,14 +57,12 @@ class EvaluationRun:
             learners = build_learner_group(config, built_modules)
             resources.callback(learners.close)
             features = [feature.make_part(acting) for feature in features_of(config)]
-            env_runners = self._evaluator.build_env_runners()
-            self._parts = RunParts(learners, metrics, Callbacks([]), env_runners, features=features)
-            self._parts.broadcast_policy({})
-            self._parts.begin()
+            self._parts = RunParts(learners, metrics, Callbacks([]), features=features)
             self._resources = resources.pop_all()
 
     def set_policy(self, state: Mapping[str, Any]) -> None:
-        """Use the policy of a checkpoint: its parameters, and the connector states that env runners share.
+        """Use the policy of a checkpoint: its parameters, and the connector states that env runners share. Schedules of
+        exploration and losses continue from the env steps of the run.
 
         Args:
             state: see `load_checkpoint`.
@@ -73,8 +70,10 @@ class EvaluationRun:
         Raises:
             ConfigError: the state belongs to another network.
         """
-        restore_policy(self._parts, state)
-        self._parts.begin()
+        learners, metrics = self._parts.learners, self._parts.metrics
+        learners.set_state(state[learners.name])
+        metrics.num_env_steps_sampled_lifetime = int(state[metrics.name]["num_env_steps_sampled_lifetime"])
+        self._parts = replace(self._parts, stored_shared_state=shared_state_in(state))
 
     def evaluate(self, num_episodes: int | None = None) -> Result:
         """Evaluate exactly `num_episodes` complete episodes, always with the same seeds, and return their metrics.
@@ -84,25 +83,23 @@ class EvaluationRun:
         """
         return self._evaluator.evaluate(self._parts, num_episodes)
 
-    def evaluate_offline(self, num_env_steps: int) -> Result:
-        """Evaluate the policy on the held-out recorded data that the configuration names, and return metrics.
-
-        Args:
-            num_env_steps: env steps that the run had sampled, for the schedules of the loss.
-        """
-        return self._evaluator.evaluate_offline(self._parts, num_env_steps)
+    def evaluate_offline(self) -> Result:
+        """Evaluate the policy on the held-out recorded data that the configuration names, and return metrics."""
+        return self._evaluator.evaluate_offline(self._parts)
 
     def record_videos(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
         """Record videos of complete episodes, or show them in a window; see `Evaluator.record_videos`."""
         return self._evaluator.record_videos(self._parts, paths, num_episodes)
 
     def finish_recording(self) -> Recorded:
-        """Finish the files of recorded episodes.
+        """Finish the files of recorded episodes; call it after `evaluate`.
 
         Raises:
             RunFailure: recorded episodes could not be written.
         """
-        return self._evaluator.build_env_runners().finish_recording()
+        env_runners = self._evaluator.env_runners
+        assert env_runners is not None
+        return env_runners.finish_recording()
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if it was joined or started here."""
@@ -116,5 +113,5 @@ class EvaluationRun:
 
 
 def _without_plan(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the configuration without a plan, which needs resources only for the evaluation."""
+    """Return the configuration with an empty plan, so that only the resources of the evaluation are counted."""
     return replace(config, algorithm=replace(config.algorithm, plan=[]))

@@ -176,21 +176,18 @@ class Evaluator:
         hint = "without a complete episode, the evaluation cannot report a return; raise evaluation.evaluation_duration"
         self._warn(f"{self._config.evaluation.no_end_text}: {hint}")
 
-    def evaluate_offline(self, parts: RunParts, num_env_steps: int | None = None) -> Result:
+    def evaluate_offline(self, parts: RunParts) -> Result:
         """Evaluate the policy on held-out recorded data (`evaluation.offline_evaluation_...`), and return metrics.
 
         Args:
             parts: parts of the run, which hold the policy.
-            num_env_steps: env steps for the schedules of the loss, or None for all env steps sampled so far.
         """
         if self.held_out is None:
             raise ValueError("evaluate_offline needs held-out data, but evaluation.offline_evaluation_input_ is null")
         metrics = parts.metrics
-        if num_env_steps is None:
-            num_env_steps = metrics.num_env_steps_sampled_lifetime
         with metrics.clocked() as clock:
             state = parts.learners.get_state()
-            result: Result = dict(self.held_out.evaluate(state, parts.shared_state, num_env_steps))
+            result: Result = dict(self.held_out.evaluate(state, parts.shared_state, parts.num_env_steps))
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
 
     def record_videos(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:

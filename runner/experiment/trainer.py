@@ -226,8 +226,9 @@ class Trainer:
         Raises:
             RunFailure: recorded episodes could not be written.
         """
-        is_recording, env_runners = self.config.offline.output is not None, self.parts.env_runners
-        return env_runners.finish_recording() if is_recording and env_runners is not None else None
+        if self.config.offline.output is None or self.parts.env_runners is None:
+            return None
+        return self.parts.env_runners.finish_recording()
 
     # -- state -----------------------------------------------------------------------------------------------------
 

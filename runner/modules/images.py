@@ -34,14 +34,14 @@ class ImageFormat:
     Attributes:
         axes: names of the axes in order: T (frames), H, W, C.
         shape: sizes of these axes.
-        scale: factor for the pixel values.
-        offset: pixel value that becomes 0.
+        scale: factor for the pixel values minus `zero`.
+        zero: pixel value that becomes 0.
     """
 
     axes: str
     shape: tuple[int, ...]
     scale: float
-    offset: float = 0.0
+    zero: float = 0.0
 
     @property
     def height(self) -> int:
@@ -62,7 +62,7 @@ class ImageFormat:
     def __str__(self) -> str:
         words = {"T": "frames", "H": "height", "W": "width", "C": "channels"}
         scale = "unscaled" if self.scale == 1 else f"divided by {1 / self.scale:g}"
-        scale = f"minus {self.offset:g}, {scale}" if self.offset else scale
+        scale = f"minus {self.zero:g}, {scale}" if self.zero else scale
         return f"images of {' x '.join(words[axis] for axis in self.axes)}, values {scale}"
 
 
@@ -70,7 +70,7 @@ def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | N
     """Return the image format of a leaf of an observation space, or None if the leaf is flattened.
 
     Raises:
-        ValueError: `module.image_min` is not less than the largest pixel value.
+        ValueError: `module.image_min` is not less than the pixel value that becomes 1.
     """
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
@@ -81,11 +81,11 @@ def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | N
     image = ImageFormat(axes, space.shape, 1.0, config.image_min)
     found = _LARGEST_CODE if _holds_codes(space, image) else _largest(space)
     largest = found if config.image_max is None else config.image_max
-    if image.offset >= largest:
+    if image.zero >= largest:
         raise ValueError(
-            f"module.image_min is {image.offset:g}, but must be less than the pixel value that becomes 1, {largest:g}"
+            f"module.image_min is {image.zero:g}, but must be less than {largest:g}, the pixel value that becomes 1"
         )
-    return replace(image, scale=1 / (largest - image.offset))
+    return replace(image, scale=1 / (largest - image.zero))
 
 
 def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:

@@ -93,10 +93,10 @@ class CNN(nn.Module):
         if image.axes[-1] == "C" and image.shape[-1] > 1:
             pixels = pixels.movedim(-1, -3)
         pixels = pixels.reshape(-1, image.num_channels, image.height, image.width)
-        if image.scale == 1 or image.offset or pixels.is_floating_point():
+        if image.scale == 1 or image.zero or pixels.is_floating_point():
             pixels = pixels.float()
-        if image.offset:
-            pixels = pixels - image.offset
+        if image.zero:
+            pixels = pixels - image.zero
         return pixels if image.scale == 1 else pixels * image.scale
 
     def _convolutions(self) -> list[nn.Conv2d]:
@@ -232,7 +232,7 @@ def _encodable_leaves(space: Space) -> Iterator[tuple[Path, Space]]:
 
 
 def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:
-    given = [name for name in ("conv_filters", "conv_use_layernorm") if getattr(config, name)]
+    given = [name for name in ("conv_filters", "conv_use_layernorm", "image_min") if getattr(config, name)]
     if given and not any(image_format(leaf, config) for leaf in leaves):
         raise ValueError(
             f"module.{given[0]} is set, but no observation is an image: got {space}; expected: a Box height x width "

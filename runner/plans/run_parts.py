@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class RunParts:
         recorded_data: recorded data to learn from, or None if the plan needs none.
         replay_buffers: replay buffers.
         features: further parts, such as a league and the evaluations.
+        stored_shared_state: `shared_state` of a run without sources, which only evaluates a stored policy.
     """
 
     learners: Learners
@@ -40,6 +41,7 @@ class RunParts:
     recorded_data: OfflineData | None = None
     replay_buffers: Sequence[ReplayPart] = ()
     features: Sequence[Part] = ()
+    stored_shared_state: Mapping[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Part]:
         """Yield the parts in the order of restoring: a part comes after the parts it refers to."""
@@ -63,7 +65,7 @@ class RunParts:
     @property
     def shared_state(self) -> Mapping[str, Any]:
         """Module id -> merged state of the connectors whose state env runners share."""
-        return self.sources[0].shared_state
+        return self.sources[0].shared_state if self.sources else self.stored_shared_state
 
     def get_weights(self) -> Mapping[str, Any]:
         """Return module id -> parameters (P,)."""

@@ -256,3 +256,16 @@ def test_a_policy_that_learned_from_recorded_data_is_evaluated(
     outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=2")
     assert outcome.code == 0, outcome.err
     assert "episode_return_mean" in outcome.out
+
+
+def test_exploration_goes_on_from_the_env_steps_of_the_run(run_main: RunMain) -> None:
+    """Epsilon is 0 at the end of training, so exploration changes nothing."""
+    training = ("+experiment=dqn_cartpole", "algorithm.epsilon=[[0,1.0],[100,0.0]]", "tracking=none")
+    outcome = run_main(*training, "stop.training_iteration=1", "hydra.run.dir=run")
+    assert outcome.code == 0, outcome.err
+    returns = []
+    for explores in ("true", "false"):
+        outcome = run_main("evaluate", "run", "--episodes", "5", f"evaluation.explore={explores}")
+        assert outcome.code == 0, outcome.err
+        returns += [line for line in outcome.out.splitlines() if "episode_return_mean" in line]
+    assert returns[0] == returns[1]

@@ -282,7 +282,7 @@ def test_the_pixel_that_becomes_zero_is_an_option(space: Space, largest: float, 
 
 
 def test_the_pixel_that_becomes_zero_is_less_than_the_one_that_becomes_one() -> None:
-    with pytest.raises(ValueError, match=r"module.image_min is 300, but must be less .* becomes 1, 255"):
+    with pytest.raises(ValueError, match=r"module.image_min is 300, but must be less than 255, .* becomes 1"):
         image_format(box(BYTES, 9, 11, 3), replace(BARE, image_min=300.0))
 
 
