@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +140,9 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
     import gymnasium as gym
 
     from runner.env_runners.env_makers import make_environment
+    from runner.env_runners.rendered_envs import rendered
 
-    env = make_environment(replace(config, env_config={**config.env_config, "render_mode": mode}), mode="sync")
+    env = make_environment(rendered(config, mode), mode="sync")
     if isinstance(env, gym.vector.VectorEnv):
         return _FirstOf(env)
     if not isinstance(env, gym.Env):

@@ -14,6 +14,7 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runner.env_runners.rendered_envs import rendered
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION, build_stepping_env_runner
@@ -96,7 +97,7 @@ class VideoRecorder:
 
 
 def _rendering(config: ExperimentConfig, mode: str) -> ExperimentConfig:
-    env = replace(config.env, env_config={**config.env.env_config, "render_mode": mode})
+    env = rendered(config.env, mode)
     is_named, mode_of_run = config.env._target_ is None, config.env_runners.gym_env_vectorize_mode
     env_runners = replace(config.env_runners, env_runner_class=None)
     if is_named or mode_of_run == ASYNC:  # gymnasium's batched implementations render differently

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from runner.env_runners.env_makers import make_environment, make_vector_env
 from runner.env_runners.native import ale_env, envpool_env
 from runner.env_runners.native.action_log import ActionLog
 from runner.env_runners.native.observations import ChannelsLast
+from runner.env_runners.rendered_envs import rendered
 from runner.env_runners.vector_envs import BatchedEnvironments
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
@@ -378,3 +380,28 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_validate_finds_what_does_not_go_together(overrides: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         build_experiment_config(compose_experiment(["+experiment=ppo_atari_breakout", "env=atari_ale", *overrides]))
+
+
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_a_rendering_environment_has_the_same_steps(grayscale: bool) -> None:
+    """ALE's vector environments do not render, so gymnasium's environment takes their place in videos."""
+    options = {**SMALL, "num_threads": 1, "noop_max": 0, "stack_num": 1, "reward_clipping": False}
+    config = replace(ALE, env_config={**options, "use_fire_reset": False, "grayscale": grayscale})
+    envs, rendering = make_environment(config, 1), make_environment(rendered(config, "rgb_array"))
+    assert envs.single_observation_space == rendering.observation_space
+    obs, _ = envs.reset(seed=1)
+    np.testing.assert_array_equal(obs[0], rendering.reset(seed=1)[0])
+    for action in np.random.default_rng(0).integers(0, 4, 100):
+        obs, rewards, terminated, *_ = envs.step(np.array([action]))
+        own_obs, reward, is_terminated, *_ = rendering.step(int(action))
+        np.testing.assert_array_equal(obs[0], own_obs)
+        assert (rewards[0], terminated[0]) == (reward, is_terminated) == (reward, False)
+    assert rendering.render().shape == (210, 160, 3)
+
+
+def test_options_that_cannot_be_rendered_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rendered(ALE, "rgb_array")
+    assert [problem.where for problem in caught.value.problems] == [
+        f"env.env_config.{name}" for name in ("stack_num", "reward_clipping", "use_fire_reset")
+    ]

@@ -185,7 +185,7 @@ TEN_SEEDS = (
     "ppo_curriculum_goal_maze",
 )
 # These reach their returns on some seeds only: benchmarks/results/learning.md.
-SOME_SEEDS = ("crossq_pendulum", "dqn_stateless_cartpole_lstm")
+SOME_SEEDS = ("crossq_pendulum", "ppo_atari_pong", "dqn_stateless_cartpole_lstm")
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 
