@@ -44,7 +44,7 @@ def test_schedules_are_those_of_runner(peers: Any, env_steps: int, value: float)
 def test_all_systems_get_the_settings_of_the_experiment(suites: Any) -> None:
     for suite in suites.SUITES:
         task = suite.task(2, 5000)
-        values = compose_experiment([f"experiment={suite.experiment}"]).values
+        values = compose_experiment([f"experiment={suite.experiment}", *suite.overrides]).values
         assert task["hiddens"] == values["module"]["fcnet_hiddens"]
         assert task["settings"] == {name: values["algorithm"][name] for name in task["settings"]}
         assert task["env"] == values["env"]["env"] or task["env"] == values["env"]["env_config"]["game"]
