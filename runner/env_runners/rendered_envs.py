@@ -31,7 +31,8 @@ def rendered(env: EnvConfig, mode: str) -> EnvConfig:
         mode: gymnasium's render mode.
 
     Raises:
-        ConfigError: ALE's vector environment has an option that gymnasium's preprocessing does not have.
+        ConfigError: ALE is not installed, or its vector environment has an option that gymnasium's preprocessing does
+            not have.
     """
     if env.backend == "ale":
         env = _with_gymnasium(env)
@@ -39,6 +40,9 @@ def rendered(env: EnvConfig, mode: str) -> EnvConfig:
 
 
 def _with_gymnasium(env: EnvConfig) -> EnvConfig:
+    from runner.env_runners.native.making import check_installed
+
+    check_installed(env.backend)
     from ale_py.vector_env import AtariVectorEnv
 
     defaults = {name: parameter.default for name, parameter in inspect.signature(AtariVectorEnv).parameters.items()}

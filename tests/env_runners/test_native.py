@@ -360,6 +360,8 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for backend, extra in (("envpool", "envpool"), ("ale", "atari")):
         with pytest.raises(ConfigError, match=rf'pip install -e "\.\[{extra}\]"'):
             make_environment(EnvConfig(env="Pong-v5", backend=backend), 2)
+    with pytest.raises(ConfigError, match=r'pip install -e "\.\[atari\]"'):
+        rendered(ALE, "rgb_array")
 
 
 @pytest.mark.parametrize(

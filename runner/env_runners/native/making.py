@@ -26,13 +26,18 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
     Raises:
         ConfigError: the library is not installed, the environment or an option is unknown, or there are several agents.
     """
-    package, extra = _PACKAGES[config.backend]
-    if importlib.util.find_spec(package) is None:
-        what = f"env.backend={config.backend} needs the package {package}"
-        fix = f'pip install -e ".[{extra}]"'
-        raise ConfigError([Problem(what, "env.backend", "it is not installed", fix=fix)])
+    check_installed(config.backend)
     _raise_any(find_native_problems(config, lambda key: key))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
+
+
+def check_installed(backend: str) -> None:
+    """Raise `ConfigError` if the library of a backend is not installed."""
+    package, extra = _PACKAGES[backend]
+    if importlib.util.find_spec(package) is None:
+        what = f"env.backend={backend} needs the package {package}"
+        fix = f'pip install -e ".[{extra}]"'
+        raise ConfigError([Problem(what, "env.backend", "it is not installed", fix=fix)])
 
 
 def _make_ale(config: EnvConfig, num_envs: int) -> VectorEnv:
