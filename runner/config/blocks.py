@@ -411,8 +411,9 @@ class MultiAgentConfig:
 
     agent_to_module: dict[str, Any] = option(
         {},
-        "agent id or pattern (*, ?): module id, in which {agent} is the agent's id; the first match counts; or "
-        "_target_: a custom AgentMapping class; empty: default_policy acts for all agents",
+        "agent id or pattern (*, ?): module id, in which {agent} is the agent's id; an exact name counts before the "
+        "first pattern that matches; or _target_: a custom AgentMapping class; empty: default_policy acts for all "
+        "agents",
     )
     modules: dict[str, dict[str, Any]] = option(
         {},

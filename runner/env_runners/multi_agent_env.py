@@ -74,7 +74,7 @@ class AgentMapping:
 
 
 class PatternMapping(AgentMapping):
-    """A mapping by name or pattern (`*`, `?`, `[abc]`); the first match counts.
+    """A mapping by name or pattern (`*`, `?`, `[abc]`); an exact name counts before the first pattern that matches.
 
     Args:
         patterns: agent id or pattern -> module id, in which `{agent}` is replaced by the agent's id.
@@ -84,14 +84,15 @@ class PatternMapping(AgentMapping):
         self._patterns = dict(patterns)
 
     def __call__(self, agent_id: str) -> str:
-        """Return the module of the first pattern that matches.
+        """Return the module of the agent.
 
         Raises:
-            ConfigError: no pattern matches.
+            ConfigError: no name or pattern matches.
         """
-        for pattern, module_id in self._patterns.items():
-            if fnmatchcase(agent_id, pattern):
-                return module_id.replace("{agent}", agent_id)
+        matches = [pattern for pattern in self._patterns if fnmatchcase(agent_id, pattern)]
+        if agent_id in self._patterns or matches:
+            pattern = agent_id if agent_id in self._patterns else matches[0]
+            return self._patterns[pattern].replace("{agent}", agent_id)
         problem = Problem(
             f"no module is mapped to agent {agent_id}",
             where=_WHERE,

@@ -185,8 +185,8 @@ class OddMapping(AgentMapping):
         return None if self.fault == "none" else "elsewhere"  # type: ignore[return-value]
 
 
-def test_the_first_pattern_that_fits_counts() -> None:
-    mapping = PatternMapping({"walker_1": "leader", "walker_?": "walkers", "*": "own_{agent}"})
+def test_names_count_before_the_first_pattern_that_matches() -> None:
+    mapping = PatternMapping({"walker_?": "walkers", "*": "own_{agent}", "walker_1": "leader"})
     agents = dict.fromkeys(["walker_0", "walker_1", "bird", "walker_2"], FLAT)
     assert agents_by_module(env_with(agents), mapping) == {
         "walkers": ["walker_0", "walker_2"],
