@@ -117,7 +117,7 @@ def _read(path: Path, digest: str) -> dict[str, Any]:
     return segment_from_bytes(read_file(path, digest), path)
 
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 KIND = "checkpoint"
 MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 2**26

@@ -13,9 +13,10 @@ from runner.env_runners.episode_infos import JOINED, is_of_group, number_in
 from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
 from runner.rows.finished_episodes import FinishedEpisodes
 
-# Intermediate value of an agent's episode: the number, and the number of steps it covers.
-_SoFar = tuple[float, int]
-_NOTHING: _SoFar = (np.nan, 0)
+# Intermediate value of an agent's episode: the number, the number of steps it covers, and whether the newest info
+# belongs to the metric's group.
+_SoFar = tuple[float, int, bool]
+_NOTHING: _SoFar = (np.nan, 0, False)
 
 
 class AgentInfos(EpisodeListener):
@@ -64,7 +65,7 @@ class AgentInfos(EpisodeListener):
     def _numbers_in(self, env: int) -> dict[str, dict[str, float]]:
         is_mean = {metric.name: metric.at == "episode_mean" for metric in self._metrics}
         return {
-            agent: {name: number / max(count, 1) if is_mean[name] else number for name, (number, count) in own.items()}
+            agent: {name: _number_of(so_far, is_mean[name]) for name, so_far in own.items()}
             for agent, own in self._so_far[env].items()
         }
 
@@ -92,7 +93,11 @@ class AgentInfos(EpisodeListener):
         known = {metric.name for metric in self._metrics}
         self._so_far = [
             {
-                agent: {name: (float(number), int(count)) for name, (number, count) in own.items() if name in known}
+                agent: {
+                    name: (float(so_far[0]), int(so_far[1]), bool(so_far[2]))
+                    for name, so_far in own.items()
+                    if name in known
+                }
                 for agent, own in episodes.items()
             }
             for episodes in state
@@ -101,10 +106,18 @@ class AgentInfos(EpisodeListener):
 
 def _joined(metric: InfoMetric, so_far: _SoFar, info: Mapping[str, Any], place: str) -> _SoFar:
     """Return the intermediate value of an episode after one more step."""
-    number, (before, count) = number_in(info, metric, place), so_far
-    join = JOINED.get(metric.at)
+    number, (before, count, _) = number_in(info, metric, place), so_far
+    join, is_covered = JOINED.get(metric.at), is_of_group(info, metric)
     if join is None:
-        return (number if is_of_group(info, metric) else np.nan), 1
+        return number, 1, is_covered
     if np.isnan(number):
-        return so_far
-    return (number if np.isnan(before) else float(join(before, number))), count + 1
+        return before, count, is_covered
+    return (number if np.isnan(before) else float(join(before, number))), count + 1, is_covered
+
+
+def _number_of(so_far: _SoFar, is_mean: bool) -> float:
+    """Return the number of an agent's episode that has ended, NaN if the metric does not cover it."""
+    number, count, is_covered = so_far
+    if not is_covered:
+        return np.nan
+    return number / max(count, 1) if is_mean else number

@@ -127,8 +127,8 @@ def numbered_info(k: int, e: int, a: int) -> dict[str, Any]:
 OF_ALL = [InfoMetric(f"env_runners/{at}", ("x",), at) for at in OF_EPISODE]
 OF_ONE = InfoMetric("env_runners/agent_x/a0", ("x",), "episode_sum", owner=("agent", "a0"))
 OF_MODULE = InfoMetric("env_runners/module_x/m1", ("x",), "episode_max", owner=("module", "m1"))
-OF_GROUP = InfoMetric("env_runners/x/odd", ("x",), "episode_end", group=(("task",), "odd"))
-METRICS = [*OF_ALL, OF_ONE, OF_MODULE, OF_GROUP]
+OF_GROUPS = [InfoMetric(f"env_runners/{at}/odd", ("x",), at, group=(("task",), "odd")) for at in OF_EPISODE]
+METRICS = [*OF_ALL, OF_ONE, OF_MODULE, *OF_GROUPS]
 PLAIN: dict[str, Any] = {"sum": sum, "mean": np.mean, "min": min, "max": max}
 
 
@@ -167,10 +167,11 @@ def _expect(steps: Any, k: int, agent: str, expected: dict[str, list[float]]) ->
     for metric in METRICS:
         if not metric.counts(agent, module_of(agent)):
             continue
+        if metric.group is not None and not (infos and infos[-1].get("task") == "odd"):
+            continue
         kind = metric.at.removeprefix("episode_")
         if kind == "end":
-            is_counted = infos and infos[-1] and (metric.group is None or k % 2)
-            expected[metric.name] += [infos[-1]["x"]] if is_counted else []
+            expected[metric.name] += [infos[-1]["x"]] if infos and infos[-1] else []
         elif known:
             expected[metric.name].append(float(PLAIN[kind](known)))
 

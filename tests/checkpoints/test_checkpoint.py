@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from runner.checkpoints import CheckpointError, load_checkpoint, read_manifest, save_checkpoint
+from runner.checkpoints.checkpoint import SCHEMA_VERSION
 from runner.config.errors import Problem
 from tests.support.problems import shown_problems
 
@@ -196,7 +197,7 @@ DAMAGES = [
             "the checkpoint was written with another schema version",
             where="TMP/one/manifest.json",
             got="1",
-            expected="3",
+            expected=str(SCHEMA_VERSION),
             fix="read this checkpoint with the version of runner that wrote it, or start a new run",
         ),
         id="other_version",
