@@ -108,7 +108,7 @@ def _with_blocks(checker: Checker, chunk: dict[str, Any]) -> dict[str, Any]:
     """Replace the lists of rewards, and of items of leaf spaces, by arrays."""
     blocks = dict(chunk)
     for name, space in zip(("obs", "actions"), checker.spaces, strict=True):
-        if sample_items.is_leaf(space):
+        if not sample_items.parts_of(space):
             blocks[name] = sample_items.stack_items(space, chunk[name])
     blocks["rewards"] = np.array(chunk["rewards"], "<f4")
     return blocks

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from runner.episodes.spaces import space_from_dict
 from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, Target, Wire, expect, short
 
-_GRAPH, _METADATA = 7, 14  # fields of ModelProto
-_INPUT, _OUTPUT = 11, 12  # fields of GraphProto
-_BYTES = 2  # wire type of strings and messages
+if TYPE_CHECKING:
+    from runner.rllink.sample_items import Space
 
 
 @dataclass(frozen=True)
@@ -28,67 +29,22 @@ class OnnxNames:
 
 def names_of(model: bytes) -> OnnxNames:
     """Read the names in a model; raise `ValueError` if it is not an ONNX model."""
-    graph = _first(model, _GRAPH)
-    if graph is None:
+    import onnx  # not at the start, because it takes half a second
+    from google.protobuf.message import DecodeError
+
+    try:
+        read = onnx.load_model_from_string(model)
+    except DecodeError as error:
+        raise ValueError(f"not an ONNX model: {error}") from None
+    if not read.HasField("graph"):
         raise ValueError("not an ONNX model: it does not contain a graph")
-    outputs = [value for number, value in _fields(graph) if number == _OUTPUT]
-    pairs = [value for number, value in _fields(model) if number == _METADATA]
-    sizes = {_text(value, 1): _last_size(value) for value in outputs}
+    sizes = {one.name: one.type.tensor_type.shape.dim for one in read.graph.output}
     return OnnxNames(
-        [_text(value, 1) for number, value in _fields(graph) if number == _INPUT],
+        [one.name for one in read.graph.input],
         list(sizes),
-        {_text(pair, 1): _text(pair, 2) for pair in pairs},
-        {name: size for name, size in sizes.items() if size},
+        {one.key: one.value for one in read.metadata_props},
+        {name: dims[-1].dim_value for name, dims in sizes.items() if dims and dims[-1].dim_value},
     )
-
-
-def _last_size(value: bytes) -> int:
-    """Read `dim_value` of the last dimension of ValueInfoProto.type.tensor_type.shape; 0 if it is not fixed."""
-    for number in (2, 1, 2):
-        value = _first(value, number) or b""
-    dimensions = [one for number, one in _fields(value) if number == 1]
-    if not dimensions or not dimensions[-1] or dimensions[-1][0] != 1 << 3:
-        return 0
-    return _varint(dimensions[-1], 1)[0]
-
-
-def _text(message: bytes, number: int) -> str:
-    return (_first(message, number) or b"").decode()
-
-
-def _first(message: bytes, number: int) -> bytes | None:
-    return next((value for field, value in _fields(message) if field == number), None)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the string and message fields."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        if key & 7 == 0:
-            _, at = _varint(message, at)
-        elif key & 7 in (1, 5):
-            at += 8 if key & 7 == 1 else 4
-        elif key & 7 == _BYTES:
-            size, at = _varint(message, at)
-            if at + size > len(message):
-                raise ValueError("the model is truncated")
-            yield key >> 3, message[at : at + size]
-            at += size
-        else:
-            raise ValueError("not a protobuf message")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(message) or shift > 63:
-            raise ValueError("not a protobuf message")
-        byte = message[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
 
 
 _EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
@@ -102,6 +58,7 @@ _EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
     "weights": {"format": "safetensors"},
     "shared_memory": {},
 }
+_SPACES = ("observation_space", "action_space")
 _FIRST_STATE_TIMEOUTS = 6  # the server may have to export the weights first
 _MOST_REFUSALS = 5
 _SILENCE_S = 0.2
@@ -161,7 +118,7 @@ class Checker:
         config: the server's `SET_CONFIG`; empty if it sent none.
         granted: extensions that the server grants, with their options.
         limits: limits in the server's `PONG`.
-        rng: draws the items of episodes.
+        rng: draws the ids of episodes.
     """
 
     target: Target
@@ -217,6 +174,8 @@ class Checker:
             self._knock(where)
             with suppress(Failure):  # the rules report it
                 self._learn(where)
+            with suppress(Skip):
+                self.spaces  # noqa: B018  imports gymnasium now, and not while a connection waits
         finally:
             self.close_all()
 
@@ -262,23 +221,26 @@ class Checker:
         """Return the agent whose episodes are sent, or None with a single agent."""
         return next(iter(self.config.get("agents", {})), None)
 
-    @property
-    def spaces(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    @cached_property
+    def spaces(self) -> tuple[Space, Space]:
         """Return the observation and the action space of `agent`; raise `Skip` if they are malformed."""
         described = self.config if self.agent is None else self.config["agents"][self.agent]
-        for name in ("observation_space", "action_space"):
+        for name in _SPACES:
             mistake = sample_items.find_mistake(described.get(name), f"$.{name}")
             if mistake:
                 raise Skip(f"the space is malformed: {mistake}")
-        return described["observation_space"], described["action_space"]
+        obs_space, action_space = (space_from_dict(described[name]) for name in _SPACES)
+        obs_space.seed(0)
+        action_space.seed(0)
+        return obs_space, action_space
 
     def obs(self) -> Any:
         """Draw an observation."""
-        return sample_items.draw_item(self.spaces[0], self.rng)
+        return sample_items.draw_item(self.spaces[0])
 
     def action(self) -> Any:
         """Draw an action."""
-        return sample_items.draw_item(self.spaces[1], self.rng)
+        return sample_items.draw_item(self.spaces[1])
 
     def chunk(self, length: int = 2, *, is_done: bool = True, first: Any = None, **more: Any) -> dict[str, Any]:
         """Draw a chunk of an episode.
