@@ -112,7 +112,7 @@ class Connector(DeclaredState):
     ) -> Batch:
         """Return the batch for the next connector; you may change `batch` and return it.
 
-        The arguments depend on the pipeline: see `EnvToModuleConnector`, `ModuleToEnvConnector` and
+        `batch` and `episodes` depend on the pipeline: see `EnvToModuleConnector`, `ModuleToEnvConnector` and
         `LearnerConnector`, the base classes of connectors for one pipeline.
 
         Args:

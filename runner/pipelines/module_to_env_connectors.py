@@ -347,7 +347,7 @@ class ModuleToAgentUnmapping(ModuleToEnvConnector):
 
     requires = Requirements(reads=(ACTIONS_FOR_ENV,), writes=(ACTIONS_FOR_ENV,))
 
-    def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:  # type: ignore[override]
+    def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:
         """Replace the column."""
         actions = batch[ACTIONS_FOR_ENV]
         items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)
