@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from runner.config.metrics import QUARANTINED
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
-from runner.episodes.columns import REWARDS, Column, ColumnBlock, Lookback, row_ranges
+from runner.episodes.columns import REWARDS, ColumnBlock, lookback_rows, row_ranges
 from runner.episodes.rollout_parts import take_chunks
 from runner.rllink.judgement import ClientJudge, RewardBound
-from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks, count_env_steps
 from runner.rllink.service import Batch
 from runner.state import DeclaredState
 
@@ -87,9 +87,11 @@ class ClientJudges(DeclaredState):
             return batch, 0
         received = [part for part in batch.received if part.episodes[0].client not in names]
         served = [kept for one in batch.served if (kept := _without(one, names)) is not None]
-        num_left_out = _num_env_steps(left_out)
-        num_env_steps = batch.num_env_steps - _num_env_steps(left_out, but_served=batch.served)
-        return replace(batch, received=received, served=served, num_env_steps=num_env_steps), num_left_out
+        in_served = {id(episode) for one in batch.served for episode in one.episodes}
+        steps = [(chunk.episode, chunk.num_steps) for chunk in left_out]
+        num_received = count_env_steps(one for one in steps if id(one[0]) not in in_served)
+        num_env_steps = batch.num_env_steps - num_received
+        return replace(batch, received=received, served=served, num_env_steps=num_env_steps), count_env_steps(steps)
 
     def counts(self, connected: Collection[str]) -> dict[str, int]:
         """Return the metrics of clients.
@@ -131,18 +133,6 @@ def _chunks(rows: ReceivedChunks | ColumnBlock, episodes: Sequence[OpenEpisode])
         yield _Chunk(episode, *values)
 
 
-def _num_env_steps(chunks: Sequence[_Chunk], but_served: Sequence[SampledChunks] = ()) -> int:
-    """Count env steps: for each env episode, the steps of the agent with the most steps."""
-    served = {id(episode) for one in but_served for episode in one.episodes}
-    by_env: dict[str, dict[str | None, int]] = {}
-    for chunk in chunks:
-        episode = chunk.episode
-        if id(episode) not in served:
-            by_agent = by_env.setdefault(episode.env_id or episode.id, {})
-            by_agent[episode.agent_id] = by_agent.get(episode.agent_id, 0) + chunk.num_steps
-    return sum(max(by_agent.values()) for by_agent in by_env.values())
-
-
 def _without(sampled: SampledChunks, names: Collection[str]) -> SampledChunks | None:
     """Return the chunks of other clients, or None if there are none."""
     kept = [chunk for chunk, episode in enumerate(sampled.episodes) if episode.client not in names]
@@ -151,17 +141,7 @@ def _without(sampled: SampledChunks, names: Collection[str]) -> SampledChunks | 
     block = sampled.block
     obs_rows = row_ranges(block.first_obs_rows[kept], block.lengths[kept] + 1)
     chosen = take_chunks(block, kept)
-    if block.lookback is not None:
-        chosen = replace(chosen, lookback=_ChosenLookback(block.lookback, kept))
+    if (past := block.lookback) is not None:
+        before = {n: past.columns_before(chunk) for n, chunk in enumerate(kept) if past.num_before[chunk]}
+        chosen = replace(chosen, lookback=lookback_rows(before, len(kept)))
     return SampledChunks(chosen, [sampled.episodes[chunk] for chunk in kept], nested.take(sampled.raw_obs, obs_rows))
-
-
-class _ChosenLookback(Lookback):
-    """The lookback of some chunks."""
-
-    def __init__(self, lookback: Lookback, chunks: Sequence[int]) -> None:
-        self._lookback, self._chunks = lookback, chunks
-        self.num_before = lookback.num_before[list(chunks)]
-
-    def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        return self._lookback.columns_before(self._chunks[chunk])

@@ -5,6 +5,7 @@ Dimension letters: E chunks, R env steps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,9 +143,17 @@ class OpenEpisode:
         self.num_steps_sampled, self.is_complete = t_started, False
 
 
+def count_env_steps(chunks: Iterable[tuple[OpenEpisode, int]]) -> int:
+    """Count the env steps of chunks (episode, number of steps): of each env episode, those of its longest agent."""
+    by_env: dict[str, Counter[str | None]] = {}
+    for episode, num_steps in chunks:
+        by_env.setdefault(episode.env_id or episode.id, Counter())[episode.agent_id] += num_steps
+    return sum(max(by_agent.values()) for by_agent in by_env.values())
+
+
 @dataclass(eq=False)
 class ReceivedChunks:
-    """The chunks of one module in one message.
+    """Chunks of one module in one message: one of `episodes`, or all of `columns`.
 
     Attributes:
         columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and further columns (R, ...) of the client.

@@ -28,7 +28,7 @@ from runner.rllink.messages import (
     NewObservation,
     read,
 )
-from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, count_env_steps
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot overflow
@@ -239,7 +239,7 @@ class Receiver:
             check: called with the result; raises `MessageError` to reject it.
 
         Returns:
-            The chunks by module, and the number of env steps.
+            The chunks in order, and the number of env steps.
 
         Raises:
             MessageError: the message is rejected, and nothing has changed.
@@ -258,12 +258,11 @@ class Receiver:
             num_env_steps = parts[0].num_rows
         else:
             assert message.episodes is not UNSET
-            chunks = [
+            parts = [
                 self._chunk(chunk, f"$.episodes[{number}]", body_format, weights_seq_no, plan)
                 for number, chunk in enumerate(message.episodes)
             ]
-            parts = _by_module(chunks)
-            num_env_steps = _num_env_steps(chunks)
+            num_env_steps = count_env_steps((part.episodes[0], part.num_rows) for part in parts)
         if message.env_steps is not UNSET and message.env_steps != num_env_steps:
             text = f"the episodes have {num_env_steps} env steps, but env_steps is {message.env_steps}"
             raise MessageError("bad_message", text, "$.env_steps")
@@ -521,42 +520,3 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
         raise MessageError("bad_message", f"expected {length + 1} integers that do not decrease", f"{path}.env_t")
     return env_t
-
-
-def _by_module(chunks: Sequence[ReceivedChunks]) -> list[ReceivedChunks]:
-    """Merge chunks of one module with the same columns, in their order."""
-    groups: list[list[ReceivedChunks]] = []
-    last: dict[str, list[ReceivedChunks]] = {}
-    for chunk in chunks:
-        group = last.get(chunk.module_id)
-        if group is None or group[0].columns.keys() != chunk.columns.keys():
-            group = last[chunk.module_id] = []
-            groups.append(group)
-        group.append(chunk)
-    return [_merged(group) for group in groups]
-
-
-def _merged(chunks: Sequence[ReceivedChunks]) -> ReceivedChunks:
-    first = chunks[0]
-    if len(chunks) == 1:
-        return first
-    return ReceivedChunks(
-        first.module_id,
-        {name: nested.concatenate([chunk.columns[name] for chunk in chunks]) for name in first.columns},
-        np.concatenate([chunk.lengths for chunk in chunks]),
-        np.concatenate([chunk.is_terminated for chunk in chunks]),
-        np.concatenate([chunk.is_truncated for chunk in chunks]),
-        np.concatenate([chunk.weights_seq_no for chunk in chunks]),
-        [episode for chunk in chunks for episode in chunk.episodes],
-        None if first.env_t is None else np.concatenate([chunk.env_t for chunk in chunks if chunk.env_t is not None]),
-    )
-
-
-def _num_env_steps(chunks: Sequence[ReceivedChunks]) -> int:
-    """Count env steps: for each env episode, the steps of the agent with the most steps."""
-    by_env: dict[str, dict[str | None, int]] = {}
-    for chunk in chunks:
-        episode = chunk.episodes[0]
-        by_agent = by_env.setdefault(episode.id if episode.env_id is None else episode.env_id, {})
-        by_agent[episode.agent_id] = by_agent.get(episode.agent_id, 0) + chunk.num_rows
-    return sum(max(by_agent.values()) for by_agent in by_env.values())
