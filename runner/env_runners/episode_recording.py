@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,23 +20,10 @@ if TYPE_CHECKING:
     from runner.offline.writing.recorder import EpisodeRecorder, Recorded
 
 
-class _Recorder(Protocol):
-    """Interface of recorders of episodes."""
-
-    def drop_open(self) -> None:
-        """Forget unfinished episodes."""
-
-    def close(self) -> Recorded:
-        """Finish the files."""
-
-    def abort(self) -> None:
-        """Drop episodes that are not yet in a complete file."""
-
-
 class _Recording(EpisodeListener):
     """Finishes or drops the files of a recorder."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: EpisodeRecorder | EnvEpisodeRecorder) -> None:
         self._files = recorder
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from runner.episodes.columns import OBS, ColumnBlock, Rollout
 from runner.rows.to_record import ToRecord
 
 if TYPE_CHECKING:
+    from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.output_files import FileList
-    from runner.offline.writing.recorder import Recorded
+    from runner.offline.writing.recorder import EpisodeRecorder, Recorded
 
 
 # Column of recorded steps: number of the weights that chose the action.
@@ -24,31 +25,6 @@ def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
     """Return the block with a column for the number of the weights that chose the action."""
     numbers = np.full(block.num_rows, weights_seq_no, np.int64)
     return block.with_columns({WEIGHTS_SEQ_NO: numbers})
-
-
-class SampleRecorder(Protocol):
-    """Joins the samples of one runner to episodes, and writes them."""
-
-    def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
-        """Add the blocks of a sample, with observations as simulators sent them; may raise `RunFailure`."""
-
-    def break_off_all(self) -> None:
-        """Drop all unfinished episodes."""
-
-    def put_on_disk(self) -> Recorded:
-        """Finish the files and return the report of all data so far; raises `RunFailure` if writing fails."""
-
-    def get_open(self) -> dict[str, Any]:
-        """Return the data of unfinished episodes, by their ids."""
-
-    def set_open(self, episodes: Mapping[str, Any]) -> None:
-        """Continue the episodes that `get_open` returned."""
-
-    def close(self) -> Recorded:
-        """Finish the files."""
-
-    def abort(self) -> None:
-        """Drop all data that are not yet in a complete file."""
 
 
 class SampleRecording:
@@ -63,9 +39,12 @@ class SampleRecording:
     """
 
     def __init__(
-        self, make_recorder: Callable[[int], SampleRecorder], num_runners: int, file_list: FileList | None = None
+        self,
+        make_recorder: Callable[[int], EpisodeRecorder | EnvEpisodeRecorder],
+        num_runners: int,
+        file_list: FileList | None = None,
     ) -> None:
-        self._recorders = [make_recorder(index) for index in range(num_runners)]
+        self._recorders = list(map(make_recorder, range(num_runners)))
         self._file_list = file_list
         self._before: Recorded | None = None
 

@@ -22,7 +22,7 @@ from runner.config.plans import is_deterministic, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_actor import EnvRunnerActor
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.sample_recording import SampleRecorder, SampleRecording
+from runner.env_runners.sample_recording import SampleRecording
 from runner.experiment.env_runner_builder import (
     EVALUATION,
     TRAINING,
@@ -37,7 +37,9 @@ from runner.module_building import BuiltModule, ModuleSpec, has_several_agents
 from runner.restarts import Restarts
 
 if TYPE_CHECKING:
+    from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.output_files import FileList
+    from runner.offline.writing.recorder import EpisodeRecorder
 
 _RESTART_KEYS = (
     "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
@@ -190,7 +192,7 @@ def _build_sample_recording(
     """Make the recording of samples from simulators, which outlives the servers that they connect to."""
     name = secrets.token_hex(4)  # unique, because several runs may write to the same folder
 
-    def make(index: int) -> SampleRecorder:
+    def make(index: int) -> EpisodeRecorder | EnvEpisodeRecorder:
         writer_id = f"{TRAINING}-{index}-{name}"
         if has_several_agents(specs):
             return build_env_episode_recorder(config, specs, writer_id, index, file_list)

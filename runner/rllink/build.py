@@ -18,7 +18,7 @@ from runner.rllink.arrays import SpaceCodec
 from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import SampledEnvEpisodes
 from runner.rllink.env_runner import ExternalEnvRunner
-from runner.rllink.inference import FileMaker, ModuleInference, Versions
+from runner.rllink.inference import FileMakers, ModuleInference, Versions
 from runner.rllink.journal import AnyJournal, Journal, NoJournal
 from runner.rllink.messages import AgentSpaces, widened
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
@@ -88,7 +88,7 @@ def _place(built: BuiltActingModule, module_id: str, identity: RunnerIdentity, n
         built.module_to_env.remove("ModuleToAgentUnmapping")
 
 
-def _file_makers(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, dict[str, FileMaker]]:
+def _file_makers(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> FileMakers:
     return {
         "onnx": {module_id: OnnxFile(config, spec) for module_id, spec in specs.items()},
         "safetensors": {module_id: SafetensorsFile(config, spec) for module_id, spec in specs.items()},

@@ -7,7 +7,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,20 +22,11 @@ from runner.pipelines.connector import ACTIONS_FOR_ENV
 from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.pipelines.pipeline import taken_metrics
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks
+from runner.rllink.weights_files import OnnxFile, SafetensorsFile
 from runner.rows.agent_rows import AgentRows
 
-
-class FileMaker(Protocol):
-    """Makes files of the parameters of one module.
-
-    Attributes:
-        problem: reason why files cannot be created, or None.
-    """
-
-    problem: str | None
-
-    def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """Make the file of these parameters (P,), this connector state and this number."""
+# File format (`onnx`, `safetensors`) -> module id -> maker of its file.
+FileMakers = Mapping[str, Mapping[str, OnnxFile | SafetensorsFile]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,7 @@ class Versions:
     """
 
     num_kept: int
-    makers: Mapping[str, Mapping[str, FileMaker]]
+    makers: FileMakers
     newest_seq_no: int = 0
     num_files_made: int = 0
     _kept: OrderedDict[int, Version] = field(default_factory=OrderedDict)

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class OnnxFile:
-    """Makes the ONNX file of a module.
+    """Makes the ONNX file of a module; `problem` is the reason why it cannot, or None.
 
     The graph is exported at the start, although not every client requests it. The exporter of torch changes global
     state, which would change the results of a learner in another thread.
