@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -244,14 +245,14 @@ class ScalingGraph(ConnectorGraph):
         actions = columns[ACTIONS]
         if self.scalings is not None:
             actions = nested.map_leaves(
-                lambda scaling, leaf: scaling(leaf) if scaling else leaf, self.scalings, actions
+                lambda scaling, leaf: scaling.of_tensors(leaf) if scaling else leaf, self.scalings, actions
             )
         return {**columns, ACTIONS_FOR_ENV: actions}
 
 
 @dataclass(frozen=True)
 class LeafScaling:
-    """Scales actions from [-1, 1] to bounds (unless `kind` is `clip`), then clips them.
+    """Scales actions from [-1, 1] to bounds (unless `kind` is `clip`), then clips them: rounding could exceed a bound.
 
     Attributes:
         kind: `clip` or `unsquash`.
@@ -262,16 +263,40 @@ class LeafScaling:
     low: npt.NDArray[Any]
     high: npt.NDArray[Any]
 
-    def __call__(self, actions: Tensor) -> Tensor:
-        """Return (B, *shape) actions of the same dtype."""
+    @cached_property
+    def _half(self) -> npt.NDArray[Any]:
+        return 0.5 * self.high - 0.5 * self.low  # high - low may exceed the range of the dtype
+
+    @cached_property
+    def _center(self) -> npt.NDArray[Any] | None:
+        return 0.5 * self.high + 0.5 * self.low if is_wide(self.low, self.high) else None
+
+    def __call__(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return (B, *shape) actions in the dtype of the bounds."""
+        if self.kind == "unsquash":
+            actions = self._unsquashed(np.minimum(np.maximum(actions, -1.0), 1.0), self.low, self._half, self._center)
+        return np.minimum(np.maximum(actions.astype(self.low.dtype, copy=False), self.low), self.high)
+
+    def of_tensors(self, actions: Tensor) -> Tensor:
+        """Return (B, *shape) tensors of the same dtype."""
         low, high = torch.from_numpy(self.low.copy()), torch.from_numpy(self.high.copy())
         if self.kind == "unsquash":
-            units, half = actions.clamp(-1.0, 1.0), 0.5 * high - 0.5 * low
-            if is_wide(self.low, self.high):
-                actions = (0.5 * high + 0.5 * low) + units * half
-            else:
-                actions = low + (units + 1.0) * half
+            center = None if self._center is None else 0.5 * high + 0.5 * low
+            actions = self._unsquashed(actions.clamp(-1.0, 1.0), low, 0.5 * high - 0.5 * low, center)
         return torch.minimum(torch.maximum(actions, low), high)
+
+    @staticmethod
+    def _unsquashed(units: Any, low: Any, half: Any, center: Any) -> Any:
+        return low + (units + 1.0) * half if center is None else center + units * half
+
+    def undo(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the actions (B, *shape) before the scaling, assuming nothing was clipped."""
+        if self.kind == "clip":
+            return actions
+        if self._center is not None:
+            return ((actions - self._center) / np.where(self._half > 0, self._half, 1.0)).astype(actions.dtype)
+        width = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
 
 
 def is_wide(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> bool:

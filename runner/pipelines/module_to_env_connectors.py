@@ -27,7 +27,7 @@ from runner.pipelines.connector import (
     Items,
 )
 from runner.pipelines.connector_graph import ConnectorGraph
-from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph, is_wide
+from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
 from runner.pipelines.connector_kinds import ModuleToEnvConnector
 from runner.pipelines.noise_connectors import DrawsNoise
 from runner.pipelines.requirements import Requirements
@@ -249,8 +249,8 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return None
         if self._normalizes and _is_bounded(space):
-            return _Unsquashed(space.low, space.high)
-        return _Clipped(space.low, space.high) if self._normalizes or self._clips else None
+            return LeafScaling("unsquash", space.low, space.high)
+        return LeafScaling("clip", space.low, space.high) if self._normalizes or self._clips else None
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         """Add the column; actions of spaces other than Box are unchanged."""
@@ -271,9 +271,7 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
 
     def to_graph(self) -> ScalingGraph:
         """Return the equivalent torch graph."""
-        if self._scalings is None:
-            return ScalingGraph(None)
-        return ScalingGraph(nested.map_leaves(lambda leaf: leaf and leaf.in_graph(), self._scalings))
+        return ScalingGraph(self._scalings)
 
 
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
@@ -292,50 +290,7 @@ def _is_bounded(space: gym.spaces.Box) -> bool:
     return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
-class _Clipped:
-    """Clips actions to the bounds, in the dtype of the Box."""
-
-    def __init__(self, low: Any, high: Any) -> None:
-        self.low, self.high = low, high
-
-    def __call__(self, actions: Any) -> Any:
-        return np.minimum(np.maximum(actions.astype(self.low.dtype, copy=False), self.low), self.high)
-
-    def undo(self, actions: Any) -> Any:
-        return actions
-
-    def in_graph(self) -> LeafScaling:
-        """Return the same operation for tensors."""
-        return LeafScaling("clip", self.low, self.high)
-
-
-class _Unsquashed(_Clipped):
-    """Scales actions from [-1, 1] to the bounds, and clips them because rounding could exceed a bound."""
-
-    def __init__(self, low: Any, high: Any) -> None:
-        super().__init__(low, high)
-        self._half = 0.5 * high - 0.5 * low  # high - low may exceed the range of the dtype
-        self._center = 0.5 * high + 0.5 * low if is_wide(low, high) else None
-
-    def __call__(self, actions: Any) -> Any:
-        units = np.minimum(np.maximum(actions, -1.0), 1.0)
-        if self._center is None:
-            return super().__call__(self.low + (units + 1.0) * self._half)
-        return super().__call__(self._center + units * self._half)
-
-    def undo(self, actions: Any) -> Any:
-        if self._center is not None:
-            half = np.where(self._half > 0, self._half, 1.0)
-            return ((actions - self._center) / half).astype(actions.dtype)
-        width = np.where(self.high > self.low, self.high - self.low, 1.0)
-        return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
-
-    def in_graph(self) -> LeafScaling:
-        """Return the same operation for tensors."""
-        return LeafScaling("unsquash", self.low, self.high)
-
-
-def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
+def _scaled(scaling: LeafScaling | None, actions: Any) -> Any:
     return actions if scaling is None else scaling(actions)
 
 
