@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 
 from runner.episodes.columns import ColumnBlock
+from runner.pipelines.advantages import suffix_sums
 from runner.pipelines.connector import LOSS_MASK, REWARDS, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.mean_std_filter import Moments
 from runner.pipelines.requirements import Requirements
-from runner.pipelines.train_batch_connectors import suffix_sums
 
 _SMALLEST_VARIANCE = 1e-16
 # Unfinished episodes that are never continued (their runner crashed) are dropped after this number of newer ones.

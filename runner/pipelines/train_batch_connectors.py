@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
+from runner.pipelines.advantages import suffix_sums
 from runner.pipelines.common_connectors import obs_of_steps
 from runner.pipelines.connector import LOSS_MASK, OBS, REWARDS, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
@@ -18,7 +18,6 @@ from runner.pipelines.requirements import Requirements
 INFOS = "infos"
 NEXT_OBS = "new_obs"
 RETURNS_TO_GO = "returns_to_go"
-Array = npt.NDArray[Any]
 
 
 class AddInfosFromEpisodesToTrainBatch(LearnerConnector):
@@ -104,22 +103,7 @@ class ComputeReturnsToGo(LearnerConnector):
         mask = batch.get(LOSS_MASK)
         continues = ~episodes.last_row_mask() if mask is None else mask
         terms = rewards if mask is None else np.where(mask, rewards, 0.0)
-        sums = suffix_sums(terms, self._gamma * continues, int(episodes.lengths.max(initial=0)))
+        discounts = self._gamma * continues.astype(np.float64)
+        sums = suffix_sums(terms.astype(np.float64), discounts, int(episodes.lengths.max(initial=0)))
         batch[RETURNS_TO_GO] = sums.astype(np.float32)
         return batch
-
-
-def suffix_sums(terms: Array, factors: Array, longest: int) -> npt.NDArray[np.float64]:
-    """Return x with x[i] = terms[i] + factors[i] x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
-
-    Args:
-        terms, factors: (B,); a factor 0 ends a sequence.
-        longest: maximum rows of a sequence.
-    """
-    sums, reach = terms.astype(np.float64), factors.astype(np.float64)
-    shift = 1
-    while shift < min(longest, len(sums)):
-        sums[:-shift] += reach[:-shift] * sums[shift:]
-        reach[:-shift] *= reach[shift:]
-        shift *= 2
-    return sums

@@ -45,16 +45,15 @@ class _Element:
 
     request: _Request
     place: int
-    observed: NewObservation
     agent: AgentSpaces
     step: ObservedStep
 
     def take(self, action: Any, episode: ServedEpisode | None) -> None:
         """Put the action into the answer and keep the episode; None means that the episode is over."""
         if episode is None:
-            self.request.client.served_episodes.pop(self.observed.key, None)
+            self.request.client.served_episodes.pop(self.step.sent.key, None)
         else:
-            self.request.client.served_episodes[self.observed.key] = episode
+            self.request.client.served_episodes[self.step.sent.key] = episode
             self.request.actions[self.place] = self.agent.actions.to_wire(action, self.request.body_format)
 
 
@@ -188,7 +187,7 @@ class ActionRequests:
             for one, (action, episode) in zip(elements, answers, strict=True):
                 one.take(action, episode)
                 if one.step.served is not None and not one.request.client.is_quarantined:
-                    stepped.add((one.request, one.observed.id))
+                    stepped.add((one.request, one.step.sent.id))
         seq_no = self._versions.newest_seq_no
         for request in requests:
             if not request.answer.done():
@@ -233,13 +232,12 @@ class ActionRequests:
         self._receiver.check_env_end(observed, path)
         if observed.is_env_done:
             new.end_env_episode(episode)
-        step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
-        return _Element(request, place, observed, agent, step)
+        return _Element(request, place, agent, ObservedStep(observed, episode, served, obs))
 
 
 def _reject_all(elements: Sequence[_Element], error: Exception) -> None:
     """Reject the requests of elements for which acting failed, and forget their episodes."""
     for one in elements:
-        one.request.client.served_episodes.pop(one.observed.key, None)
+        one.request.client.served_episodes.pop(one.step.sent.key, None)
         text = f"the server could not act, so these episodes are over: {error}"
         one.request.reject(MessageError("internal", text))

@@ -73,7 +73,7 @@ class Wire:
         self.granted: dict[str, Any] = {}
         self.pong: dict[str, Any] = {}
         self.last_sent = "nothing"
-        self._received = b""
+        self._reader = frames.FrameReader(_MOST_RECEIVED)
         self.socket = socket.create_connection((target.host, target.port), target.timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if target.tls is not None:
@@ -109,28 +109,25 @@ class Wire:
     def receive_body(self, timeout_s: float | None = None) -> bytes:
         """Receive the body of the next frame, and check its header [F2]."""
         deadline = time.monotonic() + (self._target.timeout_s if timeout_s is None else timeout_s)
-        header = self._take(8, deadline)
-        if header[:1] == b"+" and "large_frames" in self.granted:
-            header += self._take(8, deadline)
-        digits = header.removeprefix(b"+")
-        if not digits.isdigit() or int(digits) > _MOST_RECEIVED:
-            raise Failure("a header of eight digits [F2]", short(header))
-        return self._take(int(digits), deadline)
+        self._reader.is_large_granted = "large_frames" in self.granted
+        try:
+            while (body := self._reader.next_body()) is None:
+                self._reader.feed(self._receive_bytes(deadline))
+        except frames.FrameError as error:
+            raise Failure("a header of eight digits [F2]", str(error)) from None
+        return body
 
-    def _take(self, size: int, deadline: float) -> bytes:
-        while len(self._received) < size:
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                data = self.socket.recv(max(1 << 16, size - len(self._received)))
-            except TimeoutError:
-                raise NoAnswer("an answer", "none in time") from None
-            except OSError as error:
-                raise Closed("an answer", f"the connection broke: {error}") from None
-            if not data:
-                raise Closed("an answer", "the end of the connection")
-            self._received += data
-        taken, self._received = self._received[:size], self._received[size:]
-        return taken
+    def _receive_bytes(self, deadline: float) -> bytes:
+        self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            data = self.socket.recv(1 << 18)
+        except TimeoutError:
+            raise NoAnswer("an answer", "none in time") from None
+        except OSError as error:
+            raise Closed("an answer", f"the connection broke: {error}") from None
+        if not data:
+            raise Closed("an answer", "the end of the connection")
+        return data
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Receive the next message in either format, skipping signs of life."""
@@ -167,7 +164,7 @@ class Wire:
         try:
             self.receive_body(seconds)
         except NoAnswer:
-            return not self._received
+            return not self._reader.num_bytes
         return False
 
     def expect_end(self) -> None:

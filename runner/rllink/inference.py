@@ -21,6 +21,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.connector import ACTIONS_FOR_ENV
 from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.pipelines.pipeline import taken_metrics
+from runner.rllink.messages import NewObservation
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 from runner.rllink.weights_files import OnnxFile, SafetensorsFile
 from runner.rows.agent_rows import AgentRows
@@ -123,24 +124,16 @@ class ObservedStep:
     """One element of a request: an observation, and the end of the step before it.
 
     Attributes:
+        sent: the element.
         episode: the episode of the observation.
         served: the same episode on the server, or None if it begins here.
-        obs: one observation as arrays without a leading axis.
-        reward: reward of the step before the observation.
-        is_terminated, is_truncated: whether the episode ends with the observation.
+        obs: the observation as arrays without a leading axis.
     """
 
+    sent: NewObservation
     episode: OpenEpisode
     served: ServedEpisode | None
     obs: Any
-    reward: float
-    is_terminated: bool
-    is_truncated: bool
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether the episode ends with this observation."""
-        return self.is_terminated or self.is_truncated
 
 
 class ModuleInference:
@@ -213,7 +206,7 @@ class ModuleInference:
         answers: list[tuple[Any, ServedEpisode | None]] = []
         position = itertools.count()
         for step, one in zip(steps, served, strict=True):
-            if step.is_done:
+            if step.sent.ends:
                 self._free.append(one.slot)
                 answers.append((None, None))
             else:
@@ -241,16 +234,16 @@ class ModuleInference:
             rows.begin(slots[begins], nested.take(obs, begins), np.zeros(count, np.int64), numbers[begins])
         if not begins.all():
             continues = ~begins
-            rewards = np.array([step.reward for step in steps], np.float64)
+            rewards = np.array([step.sent.reward for step in steps], np.float64)
             rows.add_rewards(slots[continues], rewards[continues], numbers[continues])
             for one, is_new in zip(served, begins, strict=True):
                 one.num_steps += not is_new
             env_t = np.array([one.num_steps for one in served])
             rows.observe(slots[continues], nested.take(obs, continues), env_t[continues])
-        ends = np.array([step.is_done for step in steps])
+        ends = np.array([step.sent.ends for step in steps])
         if ends.any():
-            is_terminated = np.array([step.is_terminated for step in steps])
-            is_truncated = np.array([step.is_truncated for step in steps])
+            is_terminated = np.array([step.sent.is_terminated for step in steps])
+            is_truncated = np.array([step.sent.is_truncated for step in steps])
             rows.end(slots[ends], is_terminated[ends], is_truncated[ends])
 
     def _forward(self, explore: bool) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import gymnasium as gym
 import msgspec
@@ -186,14 +186,7 @@ class GetActionsRequest(_Request, tag="GET_ACTIONS"):
 
 
 Request = Ping | GetConfig | GetState | Episodes | EpisodesAndGetState | GetActionsRequest
-_REQUESTS: dict[str, type[Struct]] = {
-    "PING": Ping,
-    "GET_CONFIG": GetConfig,
-    "GET_STATE": GetState,
-    "EPISODES": Episodes,
-    "EPISODES_AND_GET_STATE": EpisodesAndGetState,
-    "GET_ACTIONS": GetActionsRequest,
-}
+_REQUESTS: dict[str, type[Struct]] = {str(one.__struct_config__.tag): one for one in get_args(Request)}
 
 
 class _Typed(Struct):
