@@ -19,7 +19,7 @@ from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import SampledEnvEpisodes
 from runner.rllink.env_runner import ExternalEnvRunner
 from runner.rllink.inference import FileMakers, ModuleInference, Versions
-from runner.rllink.journal import AnyJournal, Journal, NoJournal
+from runner.rllink.journal import Journal, NoJournal
 from runner.rllink.messages import AgentSpaces, widened
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.received_callbacks import ReceivedCallbacks
@@ -95,7 +95,7 @@ def _file_makers(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> F
     }
 
 
-def _journal(config: ExperimentConfig, identity: RunnerIdentity, folder: Path | None) -> AnyJournal:
+def _journal(config: ExperimentConfig, identity: RunnerIdentity, folder: Path | None) -> Journal:
     if folder is None:
         return NoJournal()
     name = f"{identity.index}.{identity.generation}"

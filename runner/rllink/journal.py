@@ -151,42 +151,25 @@ class Journal:
             self._file = None
 
 
-class NoJournal:
+class NoJournal(Journal):
     """Counts records without storing them: the journal of an env runner without a run dir."""
 
     newest_seq_no = 0
 
     def __init__(self) -> None:
-        self.num_records = 0
+        super().__init__(Path(), "", 0)
 
     def append(self, record: Record) -> None:
-        """Count a record."""
         self.num_records += 1
 
-    def begin_segment(self, position: int) -> None:
-        """See `Journal.begin_segment`."""
-
-    def records_from(self, position: int) -> Iterator[Record]:
-        """Return no records; new records start at this number."""
-        self.num_records = position
-        return iter(())
-
-    def is_skipped(self, number: int) -> bool:
-        """Return False: no record is read again."""
-        return False
-
     def skipped_with(self, records: range) -> tuple[str, ...]:
-        """Return (): no record is read again."""
-        return ()
+        return ()  # no record is read again
 
     def note_weights(self, seq_no: int) -> None:
-        """See `Journal.note_weights`."""
+        pass
 
-    def close(self) -> None:
-        """See `Journal.close`."""
-
-
-AnyJournal = Journal | NoJournal
+    def _segments(self) -> list[tuple[int, Path]]:
+        return []
 
 
 def _read(path: Path) -> Iterator[Record]:

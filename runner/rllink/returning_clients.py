@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runner.rllink.journal import AnyJournal, Record
+from runner.rllink.journal import Journal, Record
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode
 from runner.rllink.server import Server
 from runner.rllink.session import ServedClient
@@ -48,7 +48,7 @@ class ReturningClients:
         for env in env_episodes:
             self._client(env.client).open.offer(env)
 
-    def take_again(self, journal: AnyJournal, num_sampled: int) -> None:
+    def take_again(self, journal: Journal, num_sampled: int) -> None:
         """Accept the messages after the checkpoint again; `num_sampled` of them had been sampled before."""
         records = list(journal.records_from(num_sampled))
         first = journal.num_records - len(records)  # older records may be deleted

@@ -19,7 +19,7 @@ from runner.config.rllink import RLlinkConfig
 from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.inference import ModuleInference, Version, Versions
-from runner.rllink.journal import GIVEN, LOST, AnyJournal, Record
+from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import (
     JSON,
@@ -118,7 +118,7 @@ class Service:
         agents: Mapping[str | None, AgentSpaces],
         versions: Versions,
         inference: Mapping[str, ModuleInference],
-        journal: AnyJournal,
+        journal: Journal,
         tasks: Mapping[str, Any],
         bound: RewardBound,
     ) -> None:
