@@ -6,8 +6,6 @@ import base64
 import gzip
 import json
 from contextlib import suppress
-from multiprocessing import resource_tracker
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
 from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
-from runner.rllink.client.frames import is_compressed
+from runner.rllink.client.frames import SharedWriter, is_compressed, shared_frame
 from runner.rllink.client.packing import pack
 
 RULES = Rules()
@@ -355,31 +353,17 @@ def _(checker: Checker) -> None:
     options = wire.granted["shared_memory"]
     expect(isinstance(options.get("name"), str) and type(options.get("size")) is int, "name and size", options)
     try:
-        memory = _attached(options["name"])
+        memory = SharedWriter(options["name"], options["size"])
     except OSError:
         raise Skip("the server is not on this machine") from None
+    body = _PING.ljust(4096)  # the writer leaves short bodies to the socket
     try:
-        _use(memory, wire, options["size"])
+        expect(memory.write(body), "memory to which a client can write", "an error")
+        wire.send_bytes(shared_frame(len(body)))
+        expect(wire.receive() == {"type": "PONG"}, "PONG", "another answer")
+        for digits in (str(options["size"] + 1).encode(), b"-1", b"1x", b"99999999999999999999"):
+            wire.send_bytes(b"@%07d" % len(digits) + digits)
+            expect_error(wire.receive(), "bad_body")
+        expect_pong(wire)
     finally:
         memory.close()
-
-
-def _attached(name: str) -> SharedMemory:
-    """Open the memory without Python's resource tracker, which would remove it when this process ends."""
-    register = resource_tracker.register
-    resource_tracker.register = lambda *_: None  # `track=False` needs Python 3.13
-    try:
-        return SharedMemory(name)
-    finally:
-        resource_tracker.register = register
-
-
-def _use(memory: SharedMemory, wire: Wire, size: int) -> None:
-    assert memory.buf is not None  # it is open
-    memory.buf[: len(_PING)] = _PING
-    wire.send_bytes(b"@000000216")
-    expect(wire.receive() == {"type": "PONG"}, "PONG", "another answer")
-    for digits in (str(size + 1).encode(), b"-1", b"1x", b"99999999999999999999"):
-        wire.send_bytes(b"@%07d" % len(digits) + digits)
-        expect_error(wire.receive(), "bad_body")
-    expect_pong(wire)
