@@ -271,7 +271,7 @@ class LeafScaling:
     def _center(self) -> npt.NDArray[Any] | None:
         return 0.5 * self.high + 0.5 * self.low if is_wide(self.low, self.high) else None
 
-    def __call__(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def __call__(self, actions: npt.NDArray[Any]) -> Any:
         """Return (B, *shape) actions in the dtype of the bounds."""
         if self.kind == "unsquash":
             actions = self._unsquashed(np.minimum(np.maximum(actions, -1.0), 1.0), self.low, self._half, self._center)
@@ -289,7 +289,7 @@ class LeafScaling:
     def _unsquashed(units: Any, low: Any, half: Any, center: Any) -> Any:
         return low + (units + 1.0) * half if center is None else center + units * half
 
-    def undo(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def undo(self, actions: npt.NDArray[Any]) -> Any:
         """Return the actions (B, *shape) before the scaling, assuming nothing was clipped."""
         if self.kind == "clip":
             return actions

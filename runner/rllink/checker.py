@@ -30,7 +30,7 @@ class OnnxNames:
 def names_of(model: bytes) -> OnnxNames:
     """Read the names in a model; raise `ValueError` if it is not an ONNX model."""
     import onnx  # not at the start, because it takes half a second
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
         read = onnx.load_model_from_string(model)

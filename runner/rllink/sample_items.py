@@ -82,12 +82,14 @@ def out_of_bounds_item(space: Space) -> Any:
 
 def contains(space: Space, item: Any) -> bool:
     """Return whether the space contains the item; floats may exceed their bounds by rounding errors."""
+    from gymnasium import spaces as gs
+
     parts = parts_of(space)
     if parts:
         keys = list(item) if isinstance(item, Mapping) else list(range(len(item))) if isinstance(item, list) else []
         return keys == list(parts) and all(contains(part, item[key]) for key, part in parts.items())
     array = np.asarray(item)
-    low, high = (space.low, space.high) if hasattr(space, "low") else discrete_bounds(space)
+    low, high = (space.low, space.high) if isinstance(space, gs.Box) else discrete_bounds(space)
     if array.shape != (space.shape or ()) or array.dtype.kind not in "biuf":
         return False
     return bool(((array >= low - _ROUNDING) & (array <= high + _ROUNDING)).all())

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import block_from_episodes
@@ -19,7 +17,6 @@ from runner.pipelines import (
     AddOneTsToEpisodesAndTruncate,
     ComputeReturnsToGo,
 )
-from runner.pipelines.train_batch_connectors import suffix_sums
 from tests.episodes.test_columns import episode_of
 from tests.pipelines.connector_contract import ConnectorCase, check_connector
 from tests.pipelines.learner_batches import learner_batch
@@ -129,22 +126,6 @@ def test_returns_to_go_need_an_array(rewards: Any) -> None:
         TypeError, match=r"ComputeReturnsToGo needs column 'rewards' as an array, got .* place it after"
     ):
         ComputeReturnsToGo(0.9)(batch=batch, episodes=block_from_episodes([episode_of("a", 3)]))
-
-
-@given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8),
-    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-    seed=st.integers(0, 2**31),
-)
-@settings(max_examples=100, deadline=None, derandomize=True)
-def test_suffix_sums_are_those_of_a_loop(lengths: list[int], gamma: float, seed: int) -> None:
-    terms = np.random.default_rng(seed).normal(size=sum(lengths)).astype(np.float32)
-    factors = np.full(len(terms), gamma)
-    factors[np.cumsum(lengths) - 1] = 0.0
-    expected = np.zeros(len(terms) + 1)
-    for i in reversed(range(len(terms))):
-        expected[i] = terms[i] + factors[i] * expected[i + 1]
-    np.testing.assert_allclose(suffix_sums(terms, factors, max(lengths)), expected[:-1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("has_bootstrap_rows", [False, True])

@@ -23,13 +23,11 @@ import json
 import os
 import re
 from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.rllink.check_extensions import _attached as attached
 from runner.rllink.client.frames import FrameReader
 from runner.rllink.client.packing import unpack
 from tests.rllink.conftest import RawClient, Served
@@ -52,7 +50,7 @@ class Replay:
         self._served = served
         self._client: RawClient | None = None
         self._session = ""
-        self._memory: SharedMemory | None = None
+        self._memory: Path | None = None
         self.is_sampling: Any = None
 
     def line(self, text: str) -> str:
@@ -60,7 +58,7 @@ class Replay:
         mark, _, rest = text.partition(" ")
         match mark:
             case "connect":
-                self._close_client()
+                self.close()
                 self._client = RawClient(self._served.address, 10)
                 self._client._reader = FrameReader()
             case ">":
@@ -76,9 +74,8 @@ class Replay:
                 self.is_sampling = self._served.sample(int(rest), update=self.is_sampling is not None)
             case "memory:":
                 assert self._memory is not None
-                assert self._memory.buf is not None
-                data = _bytes(rest)
-                self._memory.buf[: len(data)] = data
+                with self._memory.open("r+b", buffering=0) as memory:
+                    memory.write(_bytes(rest))
             case "closed":
                 assert self._connected.is_closed()
             case _:
@@ -118,20 +115,15 @@ class Replay:
         if name == "<session>":
             self._session = found[1]
         if name == "<memory>":
-            self._memory = attached(found[1])
+            self._memory = Path("/dev/shm", found[1])
         if name == "<action>":
             name = re.sub(r"\d+", name, found[1])
         start, stop = found.span(1)
         return found[0][: start - found.start()] + name + found[0][stop - found.start() :]
 
-    def _close_client(self) -> None:
+    def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-    def close(self) -> None:
-        self._close_client()
-        if self._memory is not None:
-            self._memory.close()
 
 
 def _text_of(body: bytes) -> tuple[str, str]:
