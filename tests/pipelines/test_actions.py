@@ -213,7 +213,7 @@ def scaled_everywhere(space: gym.spaces.Box, units: Any, normalize: bool) -> lis
     connector.recompute_output_action_space(OBS_SPACE, space)
     kind = "unsquash" if normalize else "clip"
     described = {"kind": kind, "low": space.low.tolist(), "high": space.high.tolist()}
-    in_graph = connector.to_graph().scalings(torch.from_numpy(units)).numpy()
+    in_graph = connector.to_graph().scalings.of_tensors(torch.from_numpy(units)).numpy()
     return [connector(batch={"actions": units})["actions_for_env"], in_graph, _scale(described, units, clips=True)]
 
 
