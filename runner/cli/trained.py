@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
 from runner.cli.conditions import Condition
@@ -115,49 +115,25 @@ class JudgedValue:
     of: str = ""
 
 
-class Trained(Protocol):
-    """A run or a sweep that has ended; its files are read on demand.
-
-    Attributes:
-        kind: `run` or `sweep`, for a report.
-    """
-
-    kind: str
-
-    @property
-    def experiment(self) -> str:
-        """The name of the experiment."""
-
-    def value_of(self, condition: Condition) -> JudgedValue:
-        """Return the value that this condition is checked against."""
-
-    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
-        """Yield the test for the entire run or sweep; nothing if the tests of the trials suffice.
-
-        Args:
-            early: reason for an early end, or None.
-            time_s: seconds that the command took.
-        """
-
-    def trial_cases(self) -> Iterator[Case]:
-        """Yield a test for each trial."""
-
-    def properties(self) -> Mapping[str, object]:
-        """Return facts for a report."""
-
-
 @dataclass(frozen=True)
 class TrainedRun:
-    """A single run. `run_dir` is None before the run begins."""
+    """A single run; its files are read on demand. `run_dir` is None before the run begins."""
 
     experiment: str
     run_dir: Path | None
     kind = "run"
 
     def value_of(self, condition: Condition) -> JudgedValue:
+        """Return the value that this condition is checked against."""
         return _last_value(self.run_dir, condition.metric)
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+        """Yield the test for the entire run or sweep; a sweep that ended normally needs the tests of its trials only.
+
+        Args:
+            early: reason for an early end, or None.
+            time_s: seconds that the command took.
+        """
         result = self._result()
         reason = str(result.get("stop_reason") or "")
         if early is None:
@@ -167,9 +143,11 @@ class TrainedRun:
             yield Case(self.kind, "error", reason if is_told else early, time_s=time_s)
 
     def trial_cases(self) -> Iterator[Case]:
+        """Yield a test for each trial; a single run does not have any."""
         return iter(())
 
     def properties(self) -> Mapping[str, object]:
+        """Return facts for a report."""
         return {"run_dir": self.run_dir, **_totals([self._result()]), **_mlflow_run(self.run_dir)}
 
     def _result(self) -> dict[str, Any]:
@@ -230,6 +208,9 @@ class TrainedSweep:
         totals = _totals([trial.result for trial in self.folder.trials])
         best_run_dir = None if best is None else self.folder.run_dir(best)
         return {"sweep_dir": path, "best_run_dir": best_run_dir, **totals, **_mlflow_run(path)}
+
+
+Trained = TrainedRun | TrainedSweep
 
 
 def _last_value(run_dir: Path | None, metric: str) -> JudgedValue:
