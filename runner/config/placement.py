@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Iterator
 from typing import Any
 
 from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
@@ -30,68 +28,33 @@ from runner.config.plans import (
 )
 from runner.config.schemas import ExperimentConfig
 
-
-@dataclass(frozen=True)
-class _Role:
-    """A kind of remote actors, and the configuration keys of their placement.
-
-    Attributes:
-        name: singular name.
-        number: key of their number.
-        custom: key of the custom resources per actor.
-        strategy: key of their scheduling strategy.
-        own_keys: Ray's name of a resource -> its key, for resources with a separate key.
-    """
-
-    name: str
-    number: str
-    custom: str
-    strategy: str
-    own_keys: Mapping[str, str]
-
-
-_ROLES = (
-    _Role(
-        "env runner",
-        "env_runners.num_env_runners",
-        "env_runners.custom_resources_per_env_runner",
-        "env_runners.scheduling_strategy",
-        {"CPU": "env_runners.num_cpus_per_env_runner", "GPU": "env_runners.num_gpus_per_env_runner"},
-    ),
-    _Role(
-        "learner",
-        "learners.num_learners",
-        "learners.custom_resources_per_learner",
-        "learners.scheduling_strategy",
-        {"CPU": "learners.num_cpus_per_learner", "GPU": "learners.num_gpus_per_learner"},
-    ),
-)
+# Kind of remote actors -> its block, and the ending of the keys of its resources.
+_ROLES = {"env runner": ("env_runners", "env_runner"), "learner": ("learners", "learner")}
 
 
 def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield problems of the resources and placement of remote env runners and learners."""
     is_inline = config.engine == "inline"
-    for role in _ROLES:
-        custom, strategy = attrgetter(role.custom, role.strategy)(config)
-        yield from find_resource_problems(role.custom, custom, role.own_keys, where)
-        has_actors = not is_inline and _num_actors(role, config) > 0
-        usual: Mapping[str, Any] = {role.custom: {}, role.strategy: DEFAULT_STRATEGY}
-        for key, value in ((role.custom, custom), (role.strategy, strategy)):
-            if not has_actors and value != usual[key]:
-                what = f"{key} has no effect without remote {role.name}s"
-                expected = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
+    num_actors = {"env runner": _num_env_runners(config), "learner": config.learners.num_learners}
+    for role, (name, ending) in _ROLES.items():
+        block: Any = getattr(config, name)
+        custom_key, strategy_key = f"{name}.custom_resources_per_{ending}", f"{name}.scheduling_strategy"
+        custom, strategy = getattr(block, f"custom_resources_per_{ending}"), block.scheduling_strategy
+        own_keys = {"CPU": f"{name}.num_cpus_per_{ending}", "GPU": f"{name}.num_gpus_per_{ending}"}
+        yield from find_resource_problems(custom_key, custom, own_keys, where)
+        has_actors = not is_inline and num_actors[role] > 0
+        for key, value, usual in ((custom_key, custom, {}), (strategy_key, strategy, DEFAULT_STRATEGY)):
+            if not has_actors and value != usual:
+                what = f"{key} has no effect without remote {role}s"
+                expected = f"{show_value(usual)}, or {name}.num_{name}=1" + (" with engine=ray" if is_inline else "")
                 yield Problem(what, where(key), show_value(value), expected)
-        asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
-        if has_actors and strategy == PACK and not any(asked):
-            what = f"{role.strategy}={PACK} reserves the resources of each {role.name}, but none are requested"
-            expected = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
-            yield Problem(what, where(role.strategy), PACK, expected)
+        if has_actors and strategy == PACK and not any(getattr(block, f"resources_per_{ending}").values()):
+            what = f"{strategy_key}={PACK} reserves the resources of each {role}, but none are requested"
+            yield Problem(what, where(strategy_key), PACK, f"{own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}")
     yield from _check_gpus(config, where)
 
 
-def _num_actors(role: _Role, config: ExperimentConfig) -> int:
-    if role.name != "env runner":
-        return int(attrgetter(role.number)(config))
+def _num_env_runners(config: ExperimentConfig) -> int:
     num_training = config.env_runners.max_env_runners if ENV_RUNNERS in needs_of(config) else 0
     return num_training + config.evaluation.evaluation_num_env_runners
 
