@@ -16,7 +16,8 @@ from sphinx.util.docutils import SphinxDirective
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.compose import compose_experiment
 from runner.config.paths import conf_dir, list_options
-from runner.config.plans import draw_plan, read_plan
+from runner.config.plans.drawing import draw_plan
+from runner.config.plans.steps import read_plan
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS, _PICTURES = _ROOT / "docs/results.md", _ROOT / "docs/pictures/learning"

@@ -15,7 +15,7 @@ from runner.config.declared_metrics import meaning_of
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import needs_of
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import place_of
 from runner.parts import Part

@@ -24,7 +24,8 @@ from runner.config.errors import ConfigError, Problem, RunFailure, UserError
 from runner.config.experiment_file import experiment_text
 from runner.config.operators import ENV_RUNNERS
 from runner.config.paths import find_config, search_dirs
-from runner.config.plans import FEWEST_COMPILED_UPDATES, compiles, needs_of, planned_updates
+from runner.config.plans.compilation import FEWEST_COMPILED_UPDATES, compiles, planned_updates
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import VECTOR_ENV, is_subclass
 from runner.config.validation import build_experiment_config

@@ -18,7 +18,7 @@ from runner.config.env import env_override
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ENV_RUNNERS
 from runner.config.paths import conf_dir, list_options, search_dirs
-from runner.config.plans import needs_of
+from runner.config.plans.needs import needs_of
 from runner.config.rules import ENV_RULES, apply_rules
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_blocks

@@ -13,7 +13,8 @@ from runner.cli.validate import check_experiments
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
-from runner.config.plans import draw_plan, read_plan
+from runner.config.plans.drawing import draw_plan
+from runner.config.plans.steps import read_plan
 from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
 

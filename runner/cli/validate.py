@@ -21,7 +21,7 @@ from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, RunnerError
 from runner.config.overrides import expand_sweep, parse_overrides, renaming_notes
 from runner.config.paths import conf_dir, search_dirs
-from runner.config.plans import find_few_updates
+from runner.config.plans.training_ratio import find_few_updates
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config

@@ -12,7 +12,7 @@ from typing import Any
 from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import Problem, nearest_match
 from runner.config.list_patches import OF_ALGORITHM, added_connectors, added_up
-from runner.config.plans import PlanStep, read_plan, steps_of
+from runner.config.plans.steps import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, read_class_attribute, resolve
 from runner.config.source_modules import MissingNameError, UnknowableError

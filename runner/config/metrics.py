@@ -24,7 +24,9 @@ from runner.config.league import league_metrics
 from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
-from runner.config.plans import compiles, needs_of, read_plan, samples_asynchronously, steps_of
+from runner.config.plans.compilation import compiles
+from runner.config.plans.needs import needs_of, samples_asynchronously
+from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"

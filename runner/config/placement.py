@@ -17,15 +17,8 @@ from runner.config.operators import (
     UpdatePrioritiesConfig,
     UpdateTargetNetworkConfig,
 )
-from runner.config.plans import (
-    Plan,
-    PlanStep,
-    learns_from_replay_only,
-    needs_of,
-    read_plan,
-    samples_asynchronously,
-    steps_of,
-)
+from runner.config.plans.needs import learns_from_replay_only, needs_of, samples_asynchronously
+from runner.config.plans.steps import Plan, PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 
 # Kind of remote actors -> its block, and the ending of the keys of its resources.

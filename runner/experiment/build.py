@@ -16,7 +16,7 @@ from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import check_metric_names, uses_gpus
 from runner.config.offline import OfflineConfig
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.plans import needs_of
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group

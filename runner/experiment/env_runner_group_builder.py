@@ -18,7 +18,8 @@ from runner.cluster.replaying_actor import ReplayingActor, ReplayRules
 from runner.config.blocks import ASYNC
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
-from runner.config.plans import is_deterministic, read_plan, steps_of
+from runner.config.plans.needs import is_deterministic
+from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_actor import EnvRunnerActor
 from runner.env_runners.env_runner_group import EnvRunnerGroup

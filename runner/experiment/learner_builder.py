@@ -16,7 +16,8 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.fields import names_of
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.plans import COMPILE_AUTO, compiles, needs_of
+from runner.config.plans.compilation import COMPILE_AUTO, compiles
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.collective import Collective, SingleProcess

@@ -9,7 +9,7 @@ from dataclasses import replace
 from runner.cluster import connected
 from runner.config.blocks import PACK, SPREAD
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.plans import needs_of
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 
 

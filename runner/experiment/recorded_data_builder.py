@@ -12,7 +12,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.offline_evaluation import off_policy_methods
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import needs_of
+from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
 from runner.module_building import BuiltModule, ModuleSpec, build_module, has_several_agents, on_device

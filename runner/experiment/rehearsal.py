@@ -12,7 +12,8 @@ import torch
 from runner.callbacks import Callbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
-from runner.config.plans import needs_of, read_plan, steps_of
+from runner.config.plans.needs import needs_of
+from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes

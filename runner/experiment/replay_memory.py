@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.plans import modules_stored_in
+from runner.config.plans.buffers import modules_stored_in
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import Rollout
 from runner.experiment.first_sample import first_sample, reduced

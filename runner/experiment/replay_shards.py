@@ -8,7 +8,7 @@ from runner.cluster.actor_group import ActorGroup, MakeCaller
 from runner.cluster.actors import Actor, RemoteActor, Role
 from runner.cluster.placement import Placement
 from runner.cluster.replaying_actor import ReplayingActor, ReplayRules
-from runner.config.plans import is_deterministic
+from runner.config.plans.needs import is_deterministic
 from runner.config.schemas import ExperimentConfig
 from runner.replay.shards import MakeShard
 from runner.restarts import Restarts

@@ -23,7 +23,9 @@ from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.plans import COMPILE_AUTO, compiles, describe_updates, find_few_updates, needs_of
+from runner.config.plans.compilation import COMPILE_AUTO, compiles
+from runner.config.plans.needs import needs_of
+from runner.config.plans.training_ratio import describe_updates, find_few_updates
 from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
 from runner.config.signatures import prepare_key

@@ -16,7 +16,7 @@ from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import Problem, UserError, nearest_match
 from runner.config.metrics import NUM_RESTARTS
-from runner.config.plans import read_plan
+from runner.config.plans.steps import read_plan
 from runner.config.references import Digests
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config

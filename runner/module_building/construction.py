@@ -16,7 +16,9 @@ from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, OLD_CONNECTORS_KEY
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, read_plan
+from runner.config.plans.buffers import is_replayed
+from runner.config.plans.needs import learns_from_replay_only, needs_of
+from runner.config.plans.steps import read_plan
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.loss import Loss, find_misfit

@@ -16,7 +16,7 @@ from runner.config.declared_metrics import Reports
 from runner.config.errors import Problem, RunFailure
 from runner.config.first_call import Contract, FirstCall
 from runner.config.operators import OPERATORS
-from runner.config.plans import read_options
+from runner.config.plans.steps import read_options
 from runner.config.user_code import is_user_defined, place_of
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.plans.async_requests import AsyncRequests

@@ -10,8 +10,8 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_operator_metrics
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
-from runner.config.plans import KEY, PlanStep, read_plan
-from runner.config.plans import Plan as Steps
+from runner.config.plans.steps import KEY, PlanStep, read_plan
+from runner.config.plans.steps import Plan as Steps
 from runner.config.user_code import place_of
 from runner.plans.context import PlanContext
 from runner.plans.operator import IteratorSource, Node, Operator, Source

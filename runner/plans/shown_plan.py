@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runner.config.plans import Plan, draw_plan
-from runner.config.plans.drawing import completed, is_returned, items_text, shown_options
+from runner.config.plans.drawing import completed, draw_plan, is_returned, items_text, shown_options
 from runner.config.plans.flow import items_after
-from runner.config.plans.steps import Items, PlanStep
+from runner.config.plans.steps import Items, Plan, PlanStep
 from runner.drawings import Box, BoxStack, Line, draw
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.callbacks import build_callbacks
-from runner.config.plans import env_steps_per_round
+from runner.config.plans.training_ratio import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.runner_identity import RunnerIdentity

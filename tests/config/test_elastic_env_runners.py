@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.plans import env_steps_per_round
+from runner.config.plans.training_ratio import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, other_actors

@@ -15,10 +15,12 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import OPERATORS
-from runner.config.plans import draw_plan, needs_of, read_options, read_plan, steps_of
 from runner.config.plans.buffers import find_buffer_problems
+from runner.config.plans.drawing import draw_plan
 from runner.config.plans.flow import items_after
+from runner.config.plans.needs import needs_of
 from runner.config.plans.rules import find_plan_problems
+from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, WAIT_S, Outcome

@@ -14,7 +14,7 @@ from runner.config.blocks import EnvConfig
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, Where
-from runner.config.plans import compiles, planned_updates
+from runner.config.plans.compilation import compiles, planned_updates
 from runner.config.rules import DERIVED, RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from runner.config.compose import compose_experiment
 from runner.config.paths import conf_dir, list_options
-from runner.config.plans import describe_updates, env_steps_per_round, find_few_updates, training_ratio
+from runner.config.plans.training_ratio import describe_updates, env_steps_per_round, find_few_updates, training_ratio
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, Outcome

@@ -13,7 +13,7 @@ import pytest
 from runner import Trainer
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.plans import modules_stored_in
+from runner.config.plans.buffers import modules_stored_in
 from runner.config.validation import build_experiment_config
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse

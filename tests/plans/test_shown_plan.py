@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.config.compose import compose_experiment
-from runner.config.plans import draw_plan, read_plan, steps_of
+from runner.config.plans.drawing import draw_plan
+from runner.config.plans.steps import read_plan, steps_of
 from runner.config.validation import build_experiment_config
 from runner.plans.shown_plan import ShownPlan
 

@@ -12,7 +12,8 @@ import pytest
 from runner import Trainer
 from runner.config.compose import compose_experiment
 from runner.config.operators import OPERATORS
-from runner.config.plans import learns_from_replay_only, read_plan
+from runner.config.plans.needs import learns_from_replay_only
+from runner.config.plans.steps import read_plan
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import Rollout
 from runner.pipelines.mean_std_filter import Moments

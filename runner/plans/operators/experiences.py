@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
-from runner.config.plans import train_batch_size
+from runner.config.plans.training_ratio import train_batch_size
 from runner.env_runners.episode_ids import runner_of
 from runner.episodes.columns import OBS, Column, ColumnBlock, Rollout, concat_rollouts
 from runner.plans.complete_episodes import EpisodeAssembler

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import BufferConfig, MixInReplayConfig, ReplayConfig, UpdatePrioritiesConfig
-from runner.config.plans import train_batch_size
+from runner.config.plans.training_ratio import train_batch_size
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operator import Operator, Source

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ASYNC, AsyncGradientsConfig, ParallelRolloutsConfig
-from runner.config.plans import env_steps_per_round
+from runner.config.plans.training_ratio import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.gradient_runner import GradientSample
 from runner.env_runners.sample import Sample
