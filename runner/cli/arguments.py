@@ -77,6 +77,12 @@ class Arguments:
         return replace(self, overrides=(*self.overrides, *overrides))
 
     @property
+    def experiment(self) -> str | None:
+        """The name of the experiment, or None."""
+        named = [text.partition("=")[2] for text in self.overrides if _names_experiment(text)]
+        return named[-1] if named else None
+
+    @property
     def config_dir(self) -> Path | None:
         """The user's folder of experiments and group options."""
         return self.path("--config-dir")
@@ -251,9 +257,13 @@ def split_words(texts: Sequence[str], num_words: int) -> tuple[list[str], list[s
     return [text for text in texts if text in words], [text for text in texts if text not in words]
 
 
+def _names_experiment(override: str) -> bool:
+    return override.lstrip("+").startswith("experiment=")
+
+
 def _with_experiment(verb: str, words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Return the overrides with an EXPERIMENT word as the first of them."""
-    is_named = any(text.lstrip("+").startswith("experiment=") for text in overrides)
+    is_named = any(map(_names_experiment, overrides))
     surplus = words if is_named else words[1:]
     if surplus:
         nearest = _subverb_like(verb, words[0])

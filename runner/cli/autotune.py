@@ -28,7 +28,7 @@ from runner.config.plans.compilation import FEWEST_COMPILED_UPDATES, compiles, p
 from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import VECTOR_ENV, is_subclass
-from runner.config.validation import build_experiment_config
+from runner.config.validation import UNNAMED_EXPERIMENT, build_experiment_config
 from runner.interrupts import interrupts
 
 _SECONDS, _FEWEST_SECONDS = 120, 10
@@ -106,9 +106,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _name(arguments: Arguments) -> str:
-    """Return the name of the experiment, or `custom`."""
-    given = [text.partition("=")[2] for text in arguments.overrides if text.lstrip("+").startswith("experiment=")]
-    return given[0] if given else "custom"
+    return arguments.experiment or UNNAMED_EXPERIMENT
 
 
 def _check_file(file: Path, arguments: Arguments) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.conditions import EXIT_ASSERTION, Condition
+from runner.cli.conditions import EXIT_ASSERTION, Condition, parse_assertions
 from runner.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
 from runner.cli.trained import Case, JudgedValue, Trained, TrainedRun, TrainedSweep, failure, write_report
 from runner.config.errors import ConfigError, Problem, RunnerError, UserError
@@ -101,7 +101,7 @@ class Verdict:
         self._conditions: Sequence[Condition] = ()
         self._report = None if (junit := arguments.path("--junit")) is None else junit.absolute()
         self._started_s = time.time()
-        self._trained: Trained = TrainedRun(_named_experiment(arguments), None)
+        self._trained: Trained = TrainedRun(arguments.experiment or "runner", None)
         self._error: Exception | None = None
         try:
             self._write_report([Case("run", "error", "the command has not ended: it runs, or was killed")])
@@ -111,10 +111,7 @@ class Verdict:
 
     def read(self, arguments: Arguments) -> None:
         """Read the assertions and the budget; raises `UsageError`."""
-        self._conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
-        if not arguments.is_multirun:
-            for condition in self._conditions:
-                condition.check_single_run("--assert")
+        self._conditions = parse_assertions(arguments.assertions, is_single_run=not arguments.is_multirun)
         budget = arguments.value("--budget")
         self.budget = None if budget is None else parse_budget(budget)
 
@@ -195,12 +192,6 @@ class Verdict:
             early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
             yield from self._trained.overall_cases(early, self._time_s)
         yield from self._trained.trial_cases()
-
-
-def _named_experiment(arguments: Arguments) -> str:
-    """Name the experiment in the report on a command line that has not been composed."""
-    named = [text.partition("=")[2] for text in arguments.overrides if text.lstrip("+").startswith("experiment=")]
-    return (named or ["runner"])[-1]
 
 
 def _cases_of_mistakes(error: UserError) -> Iterator[Case]:

@@ -89,6 +89,14 @@ class Condition:
         return short if self.holds(float(short)) == self.holds(value) else repr(value)
 
 
+def parse_assertions(assertions: Sequence[str], is_single_run: bool) -> list[Condition]:
+    """Parse the conditions of `--assert`; raises `UsageError`, also if a single run has a condition about a sweep."""
+    conditions = [Condition.parse(text, "--assert") for text in assertions]
+    for condition in conditions if is_single_run else ():
+        condition.check_single_run("--assert")
+    return conditions
+
+
 def find_assertion_problems(assertions: Sequence[str], config: ExperimentConfig) -> Iterator[Problem]:
     """A problem for each `--assert` on a metric that no part of the experiment produces; raises `UsageError`."""
     known = producible_metrics(config)

@@ -6,8 +6,8 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 
 from runner.checkpoints.trust import ACTING, EXPORTING
 from runner.cli.arguments import Arguments
-from runner.cli.stored_run import StoredRun, check_writable, evaluation_of, open_run, split_run_dir, with_episodes
+from runner.cli.stored_run import (
+    FIXED,
+    StoredRun,
+    check_writable,
+    evaluation_of,
+    open_run,
+    split_run_dir,
+    with_episodes,
+)
 from runner.config.blocks import DEFAULT_MODULE_ID
-from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.errors import Problem, UserError, relocating
 from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
 from runner.config.schemas import ExperimentConfig
 
@@ -112,27 +120,15 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     return replace(stored, config=replace(config, league=league))
 
 
-@contextmanager
-def naming_opponent(other: str) -> Iterator[None]:
+def naming_opponent(other: str) -> AbstractContextManager[None]:
     """Name the option `--against` in problems of this block, instead of the key in the league."""
     places = re.compile(rf"league\.fixed\.{_PLAYER}|{_MODULE}")
-    with _relocating(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
-        yield
+    return relocating(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where))
 
 
 def naming_run(run_dir: Path) -> AbstractContextManager[None]:
     """Name the other run in problems of this block."""
-    return _relocating(
-        lambda where: where if where == _MODULE else f"{OPTION} {run_dir}{f': {where}' if where else ''}"
-    )
-
-
-@contextmanager
-def _relocating(new_place: Callable[[str | None], str | None]) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError([replace(one, where=new_place(one.where)) for one in error.problems]) from error
+    return relocating(lambda where: where if where == _MODULE else f"{OPTION} {run_dir}{f': {where}' if where else ''}")
 
 
 def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
@@ -152,7 +148,6 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     return policies
 
 
-_FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _IN_ENVIRONMENT = "evaluation/env_runners/"
 _OF_LEAGUE = "evaluation/league/"
 _OFFLINE = "offline/"
@@ -160,7 +155,7 @@ _OFFLINE = "offline/"
 
 def main(arguments: Arguments) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir, if it can be written."""
-    stored = open_run(with_episodes(arguments), _FIXED, ACTING)
+    stored = open_run(with_episodes(arguments), FIXED, ACTING)
     path = stored.run_dir / "evaluations.jsonl"
     if split_run_dir(arguments)[0] is not None:
         check_writable(stored.run_dir, path.name)

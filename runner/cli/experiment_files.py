@@ -8,11 +8,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.export import check_new_file
+from runner.cli.output_files import check_new_file, write_file
 from runner.config.errors import Problem, UserError
 from runner.config.json_schema import FILE_NAME, experiment_schema
 from runner.config.paths import conf_dir, search_dirs
-from runner.durable_files import write_atomically
 
 MODELINE = "# yaml-language-server: $schema="
 _GROUP = "experiment"
@@ -32,8 +31,9 @@ def write_experiment(file: Path, text: str) -> Path:
     schema = (file.parent if folder is None else folder) / FILE_NAME
     place = Path(os.path.relpath(schema, file.parent)).as_posix()
     header, _, body = text.partition("\n")  # Hydra's header is the first line
-    write_file(file, f"{header}\n{MODELINE}{place if place.startswith('.') else f'./{place}'}\n{body}")
-    write_file(schema, schema_text(search_dirs(folder)))
+    content = f"{header}\n{MODELINE}{place if place.startswith('.') else f'./{place}'}\n{body}"
+    write_file(file, content.encode(), fix=None)
+    write_file(schema, schema_text(search_dirs(folder)).encode(), fix=None)
     return schema
 
 
@@ -67,12 +67,3 @@ def command_for(verb: str, file: Path) -> str:
 def schema_text(dirs: Sequence[Path]) -> str:
     """Return the JSON schema of the experiments of a search path."""
     return json.dumps(experiment_schema(dirs), indent=1) + "\n"
-
-
-def write_file(file: Path, text: str) -> None:
-    """Write a file and the folders above it; raises `UserError`."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text.encode())
-    except OSError as error:
-        raise UserError(Problem(f"the file cannot be written: {error}", str(file))) from error

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
-from runner.cli.stored_run import naming_changes, open_run
-from runner.config.errors import Problem, UserError
-from runner.durable_files import write_atomically
+from runner.cli.output_files import check_new_file, write_file
+from runner.cli.stored_run import FIXED, naming_changes, open_run
+from runner.config.errors import Problem
 
 if TYPE_CHECKING:
     from runner.policy.stored_policy import ExportedPolicy  # imports torch
 
-FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _FORMATS = ("onnx", "pt2")
 
 
@@ -30,10 +29,7 @@ def main(arguments: Arguments) -> int:
     with naming_changes(stored):
         policy = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module"))
         exported = policy.to_onnx() if format_ == "onnx" else policy.to_pt2()
-    try:
-        write_atomically(path, exported.content)
-    except OSError as error:
-        raise UserError(Problem(f"the file cannot be written: {error}", str(path))) from error
+    write_file(path, exported.content)
     print(f"exported {stored.checkpoint}")
     for line in (*stored.describe_changes(), *_lines(exported, path, format_)):
         print(line)
@@ -64,16 +60,6 @@ def _format(name: str | None, path: Path) -> str:
             "the suffix of the file does not belong to a known format", str(path), None, expected, fix="--format onnx"
         )
     )
-
-
-def check_new_file(path: Path, may_overwrite: bool) -> None:
-    """Raise `UserError` if the path is a folder, or an existing file that may not be overwritten."""
-    if path.is_dir():
-        raise UserError(Problem("the file cannot be written: the path is a folder", str(path)))
-    if path.exists() and not may_overwrite:
-        raise UserError(
-            Problem("the file already exists", str(path), fix="choose another file, or add --force to overwrite it")
-        )
 
 
 def _lines(exported: ExportedPolicy, path: Path, format_: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.experiment_files import write_experiment
-from runner.cli.export import check_new_file
+from runner.cli.output_files import check_new_file
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.experiment_files import command_for, write_experiment
-from runner.cli.export import check_new_file
+from runner.cli.output_files import check_new_file
 from runner.config.algorithms import algorithm_name
 from runner.config.compose import compose_experiment
 from runner.config.defaults import core_groups

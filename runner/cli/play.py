@@ -14,7 +14,7 @@ import numpy as np
 from runner.checkpoints.folder import newest_checkpoint
 from runner.checkpoints.trust import ACTING
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.export import check_new_file
+from runner.cli.output_files import check_new_file
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from runner.config.schemas import EnvConfig
 
 _ZOO = "zoo:"
-_FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _SPACES = ("observation_space", "action_space")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
@@ -94,9 +93,9 @@ def _check_display() -> None:
 
 
 def _play_run(arguments: Arguments, output: Path | None, num_episodes: int) -> list[float]:
-    from runner.cli.stored_run import evaluation_of, open_run
+    from runner.cli.stored_run import FIXED, evaluation_of, open_run
 
-    stored = open_run(arguments, _FIXED, ACTING)
+    stored = open_run(arguments, FIXED, ACTING)
     with evaluation_of(stored) as evaluation:
         paths = [] if output is None else [output]
         returns: list[float] = evaluation.record_videos(paths, num_episodes).returns.tolist()

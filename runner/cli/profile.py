@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments
-from runner.cli.export import check_new_file
+from runner.cli.output_files import check_new_file, write_file
 from runner.cli.validate import Checked, check_experiments, check_memory
 from runner.config.errors import Problem, UserError
 
@@ -74,9 +74,5 @@ def _tell(profile: Profile, title: str, folder: RunFolder, output: Path | None) 
     print(f"\npage     {page}")
     if output is not None:
         stacks = {process.name: process.samples for process in profile.processes}
-        try:
-            write_atomically(output, "".join(f"{line}\n" for line in collapsed_lines(stacks)).encode())
-        except OSError as error:
-            fix = "-o FILE, a file in a folder that can be written"
-            raise UserError(Problem("the stacks cannot be written", str(output), str(error), fix=fix)) from error
+        write_file(output, "".join(f"{line}\n" for line in collapsed_lines(stacks)).encode(), "stacks")
         print(f"stacks   {output}")

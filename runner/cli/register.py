@@ -7,9 +7,8 @@ from typing import Any
 
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.conditions import AssertionNotMet, Condition
-from runner.cli.export import FIXED
-from runner.cli.stored_run import StoredRun, naming_changes, open_run
+from runner.cli.conditions import AssertionNotMet, Condition, parse_assertions
+from runner.cli.stored_run import FIXED, StoredRun, naming_changes, open_run
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError, list_names, nearest_match
 from runner.tracking.known_run import RUN_FILE, read_known_run
@@ -20,9 +19,7 @@ def main(arguments: Arguments) -> int:
     name = arguments.value("--name")
     if not name:
         raise UsageError(Problem("--name is missing", expected="name of a model in MLflow's registry"))
-    conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
-    for condition in conditions:
-        condition.check_single_run("--assert")
+    conditions = parse_assertions(arguments.assertions, is_single_run=True)
     stored = open_run(arguments, FIXED, EXPORTING)
     for condition in conditions:
         _check(condition, _result_of(stored))

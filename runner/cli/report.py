@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.export import check_new_file
 from runner.cli.main import EXIT_INTERRUPTED
+from runner.cli.output_files import check_new_file, write_file
 from runner.config.errors import Problem, UserError
 from runner.config.paths import check_folder
-from runner.pages.page import Page
 from runner.tracking.known_run import add_artifacts
 
 if TYPE_CHECKING:
@@ -72,8 +71,10 @@ def main(arguments: Arguments) -> int:
     kind, file = _kind_of(folder), output or folder / _DEFAULT_NAME
     if kind == "runs":
         return _write_runs(folder, file)
+    from runner.pages.page import render
+
     page = _read_page(folder, kind)
-    _write_page(file, page)
+    write_file(file, render(page).encode(), "report")
     print(f"report   {file}", *page.headline, sep="\n", flush=True)
     _log(folder, file, page, arguments.is_trusting)
     return 0
@@ -106,7 +107,7 @@ def _write_runs(folder: Path, file: Path) -> int:
     from runner.report.runs_record import read_runs
 
     page = runs_page(read_runs(folder))
-    _write(file, page.html)
+    write_file(file, page.html.encode(), "report")
     print(f"report   {file}", *page.headline, sep="\n", flush=True)
     return 0
 
@@ -159,25 +160,6 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
     except OSError as error:
         got, fix = error.strerror or str(error), "another --port, or leave it out to use a free one"
         raise UserError(Problem("the page cannot be served", f"--port {port}", got, fix=fix)) from error
-
-
-# -- a page that is written -------------------------------------------------------------------------------------------
-
-
-def _write_page(file: Path, page: Page) -> None:
-    from runner.pages.page import render
-
-    _write(file, render(page))
-
-
-def _write(file: Path, html: str) -> None:
-    from runner.durable_files import write_atomically
-
-    try:
-        write_atomically(file, html.encode())
-    except OSError as error:
-        fix = "-o FILE, a file in a folder that can be written"
-        raise UserError(Problem("the report cannot be written", str(file), str(error), fix=fix)) from error
 
 
 def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from runner.cli.arguments import Arguments
-from runner.cli.experiment_files import MODELINE, schema_text, write_file
-from runner.cli.export import check_new_file
+from runner.cli.experiment_files import MODELINE, schema_text
+from runner.cli.output_files import check_new_file, write_file
 from runner.config.paths import search_dirs
 
 
@@ -15,6 +15,6 @@ def main(arguments: Arguments) -> int:
         print(text, end="")
         return 0
     check_new_file(output, arguments.has("--force"))
-    write_file(output, text)
+    write_file(output, text.encode())
     print(f"wrote {output}\n  a line for your experiment files: {MODELINE}PATH, relative to the file")
     return 0

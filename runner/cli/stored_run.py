@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments
 from runner.cli.validate import print_notes
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, UserError, show_value
+from runner.config.errors import ConfigError, Problem, UserError, relocating, show_value
 from runner.config.fields import adapted_names
 from runner.config.overrides import override_value
 from runner.config.references import with_references
@@ -26,6 +26,8 @@ from runner.config.validation import build_experiment_config
 if TYPE_CHECKING:
     from runner.experiment.evaluation_run import EvaluationRun  # imports torch
 
+# Starts of keys that overrides of a stored run cannot change -> the reason, for commands that do not train.
+FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 # Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
 # may have flattened observations that the current default value recognises as images.
 _CHECKED_LATER = ("module.image_layout", show_value("flat"))
@@ -216,18 +218,13 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
     return replace(env, port=None, observation_space=None, action_space=None, agents=None)
 
 
-@contextmanager
-def naming_changes(stored: StoredRun) -> Iterator[None]:
+def naming_changes(stored: StoredRun) -> AbstractContextManager[None]:
     """Add the changes by overrides, which are often the cause, to problems of this block."""
-    try:
-        yield
-    except ConfigError as error:
-        if not stored.changes:
-            raise
-        changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
-        told = f"changed by overrides: {changes}"
-        problems = [replace(one, where=f"{one.where}\n{told}" if one.where else told) for one in error.problems]
-        raise ConfigError(problems) from error
+    if not stored.changes:
+        return nullcontext()
+    changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
+    told = f"changed by overrides: {changes}"
+    return relocating(lambda where: f"{where}\n{told}" if where else told)
 
 
 def check_writable(run_dir: Path, *names: str) -> None:

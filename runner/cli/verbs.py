@@ -131,6 +131,14 @@ def _episodes(summary: str) -> CommandOption:
     return CommandOption(("--episodes",), summary, "N")
 
 
+_REPORT = (
+    _output("file to write; default: report.html in the folder"),
+    _FORCE,
+    CommandOption(("--watch",), "serve a page on 127.0.0.1 that is updated until Ctrl-C"),
+    CommandOption(("--port",), "port for --watch; default: any free port", "N"),
+    _TRUST,
+)
+
 VERBS: Mapping[str, Verb] = {
     "train": Verb(
         "runner.cli.train",
@@ -187,13 +195,7 @@ VERBS: Mapping[str, Verb] = {
         "Train",
         "write an HTML page about a sweep",
         ("SWEEP",),
-        (
-            _output("file to write; default: report.html in the folder"),
-            _FORCE,
-            CommandOption(("--watch",), "serve a page on 127.0.0.1 that is updated until Ctrl-C"),
-            CommandOption(("--port",), "port for --watch; default: any free port", "N"),
-            _TRUST,
-        ),
+        _REPORT,
         ("sweep report outputs/ppo_cartpole/sweeps/NAME",),
         "The same as `runner report SWEEP`.",
         has_overrides=False,
@@ -346,13 +348,7 @@ VERBS: Mapping[str, Verb] = {
         "Use",
         "write an HTML page about a run, a sweep, or all runs of a folder",
         ("RUN_OR_SWEEP",),
-        (
-            _output("file to write; default: report.html in the folder"),
-            _FORCE,
-            CommandOption(("--watch",), "serve a page on 127.0.0.1 that is updated until Ctrl-C"),
-            CommandOption(("--port",), "port for --watch; default: any free port", "N"),
-            _TRUST,
-        ),
+        _REPORT,
         ("report latest", "report ppo_cartpole -o ppo.html", "report latest --watch", "report outputs"),
         "The page of a folder lists all runs below it, overlays the curves of selected runs and compares their "
         "configurations. --watch accepts a run or a sweep.",

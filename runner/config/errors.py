@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 # Returns the source of the value of a dotted key; None for a default.
 Where = Callable[[str], str | None]
@@ -135,6 +136,19 @@ class ChoiceError(ValueError):
         """Return the problem of the argument in the block at this key."""
         nearest = nearest_match(str(self._value), self._choices)
         return Problem(str(self), f"{block}.{self._name}", show_value(self._value), ", ".join(self._choices), nearest)
+
+
+@contextmanager
+def relocating(new_place: Callable[[str | None], str | None]) -> Iterator[None]:
+    """Change the places of the problems that this block raises.
+
+    Args:
+        new_place: function from the place of a problem to its new place; None is an unknown place.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([replace(one, where=new_place(one.where)) for one in error.problems]) from error
 
 
 def render_problems(problems: Sequence[Problem]) -> str:
