@@ -252,16 +252,46 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
 
 
 def find_unknown_keys(
-    schema: type, values: dict[Any, Any], prefix: str, set_elsewhere: Sequence[str] = ()
-) -> list[tuple[str, str, str | None]]:
-    """Return (dotted key, expected, nearest match) of every key that is not a field of `schema`.
+    schema: type, values: Mapping[Any, Any], key: str, where: Where, names: Sequence[str] | None = None
+) -> Iterator[Problem]:
+    """Yield a problem for each key of a block that is not a field of its dataclass.
 
-    Fields in `set_elsewhere` are not suggested.
+    Args:
+        schema: dataclass of the block.
+        values: the block.
+        key: dotted key of the block; empty for the top level.
+        where: function from a key to the source of its value.
+        names: fields that the block may set; None for all fields.
     """
-    fields = typed_fields(schema)
-    unknown = [str(key) for key in values if key not in fields]
-    names = [name for name in fields if name not in set_elsewhere]
-    return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_key(key, names, prefix)) for key in unknown]
+    known = list(typed_fields(schema)) if names is None else names
+    prefix = f"{key}." if key else ""
+    for name, value in values.items():
+        if name not in known:
+            full, expected = f"{prefix}{name}", list_names(known, str(name), limit=60) or "no keys"
+            nearest = nearest_key(str(name), known, prefix)
+            yield Problem(f"unknown key {full}", where(full), show_value(value), expected, nearest)
+
+
+def find_block_problems(
+    schema: type, values: Any, key: str, where: Where, names: Sequence[str] | None = None
+) -> Iterator[Problem]:
+    """Yield the problems of a block that sets some fields of a dataclass; see `find_unknown_keys`."""
+    known = list(typed_fields(schema)) if names is None else names
+    if not isinstance(values, Mapping):
+        yield Problem(f"{key} must be a block", where(key), show_value(values), list_names(known, limit=60))
+        return
+    yield from find_unknown_keys(schema, values, key, where, known)
+    for name in (name for name in known if name in values):
+        problem = check_field(schema, name, values[name], f"{key}.{name}", where(f"{key}.{name}"))
+        if problem is not None:
+            yield problem
+
+
+def valid_fields(schema: type, values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the valid values of a block that sets some fields of a dataclass, converted."""
+    given = {name: values[name] for name in typed_fields(schema) if name in values}
+    valid = {name: value for name, value in given.items() if check_field(schema, name, value, name, None) is None}
+    return convert_fields(schema, valid)
 
 
 def find_resource_problems(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, APPOConfig, DQNConfig, SACConfig, TQCConfig
-from runner.config.checks import check_field, typed_fields
+from runner.config.checks import valid_fields
 from runner.config.errors import Problem, Where, show_value
 from runner.config.operators import AsyncGradientsConfig, ComputeGradientsConfig
 from runner.config.plans.steps import read_plan, steps_of
@@ -230,6 +230,4 @@ def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iter
 
 def _with_overrides(module: ModuleConfig, values: Mapping[str, Any]) -> ModuleConfig:
     """Return the block with the valid overrides; another check reports the invalid ones."""
-    given = [name for name in typed_fields(ModuleConfig) if name in values]
-    valid = {name: values[name] for name in given if check_field(ModuleConfig, name, values[name], name, None) is None}
-    return dataclasses.replace(module, **valid)
+    return dataclasses.replace(module, **valid_fields(ModuleConfig, values))

@@ -191,13 +191,16 @@ def find_unmapped_modules(
 
 def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:
     schema = type(block)
-    for name, expected, nearest in find_unknown_keys(schema, dict(values), f"{key}.", _SHARED):
-        yield Problem(f"unknown key {name}", where(name), None, expected, nearest)
-    for field in [field for field in typed_fields(schema) if field in values]:
-        name, value = f"{key}.{field}", values[field]
-        if field in _SHARED:
-            yield Problem(f"{name} cannot be set per module", where(name), fix=f"set algorithm.{field}")
-        elif field == "optimizer" and isinstance(value, Mapping):
+    shared = [field for field in typed_fields(schema) if field in _SHARED]
+    fields = [field for field in typed_fields(schema) if field not in _SHARED]
+    others = {field: value for field, value in values.items() if field not in shared}
+    yield from find_unknown_keys(schema, others, key, where, fields)
+    for field in [field for field in shared if field in values]:
+        name = f"{key}.{field}"
+        yield Problem(f"{name} cannot be set per module", where(name), fix=f"set algorithm.{field}")
+    for field in [field for field in fields if field in others]:
+        name, value = f"{key}.{field}", others[field]
+        if field == "optimizer" and isinstance(value, Mapping):
             yield from _check_optimizer(name, value, block.optimizer, where)
         elif (problem := check_field(schema, field, value, name, where(name))) is not None:
             yield problem

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.config.blocks import EvaluationConfig
-from runner.config.checks import check_field, convert_fields
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.checks import convert_fields, find_block_problems
+from runner.config.errors import Problem, Where, nearest_match
 from runner.config.fields import names_of, option
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 
@@ -118,23 +118,6 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
             what = f"{key} does not have a type {name}"
             yield Problem(what, where(key), name, expected, nearest_match(name, EVALUATION_TYPES))
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
-    yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, where)
-
-
-def _find_block_problems(
-    schema: type[Any], names: Sequence[str], values: Any, key: str, where: Where
-) -> Iterator[Problem]:
-    """Yield the problems of a block with a subset of the fields of a schema."""
-    if not isinstance(values, dict):
-        yield Problem(f"{key} must be a block", where(key), show_value(values), ", ".join(names))
-        return
-    for name, value in values.items():
-        full, place = f"{key}.{name}", where(f"{key}.{name}") or where(key)
-        if name not in names:
-            nearest = nearest_match(str(name), names)
-            yield Problem(f"unknown key {full}", place, show_value(value), ", ".join(names), nearest)
-        elif name == "network":
-            yield from _find_block_problems(ModuleConfig, _NETWORK_FIELDS, value, full, where)
-        else:
-            problem = check_field(schema, name, value, full, place)
-            yield from () if problem is None else (problem,)
+    others = {name: value for name, value in q_model.items() if name != "network"}
+    yield from find_block_problems(FittedQConfig, others, key, where)
+    yield from find_block_problems(ModuleConfig, q_model.get("network", {}), f"{key}.network", where, _NETWORK_FIELDS)

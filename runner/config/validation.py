@@ -61,11 +61,11 @@ class _Reader:
 
     def read_experiment(self) -> ExperimentConfig:
         values = self.composed.values
-        fields: dict[str, Any] = {"algorithm": self._read_algorithm(values.get("algorithm"))}
+        algorithm = self._read_algorithm(values.get("algorithm"))
         stop = self._read_stop(values.get("stop", {}))
         others = {name: value for name, value in values.items() if name not in ("algorithm", "stop")}
-        fields |= self._read_fields(ExperimentConfig, others, "", skipped=("algorithm", "stop"))
-        config = ExperimentConfig(**fields, stop=stop)
+        fields = self._read_fields(ExperimentConfig, others, "", skipped=("algorithm", "stop"))
+        config = ExperimentConfig(**fields, algorithm=algorithm, stop=stop)
         modules = {
             module_id: self._with_own_algorithm(module_id, of_module, config.algorithm)
             for module_id, of_module in config.multi_agent.modules.items()
@@ -140,11 +140,11 @@ class _Reader:
         return [*composing, *self.problems]
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
-        for key, expected, nearest in find_unknown_keys(schema, values, prefix):
-            got = show_value({str(name): value for name, value in values.items()}[key.removeprefix(prefix)])
-            if prefix == "module." and nearest is None:
-                expected = f"module.model_config for options of a custom class; {expected}"
-            yield Problem(f"unknown key {key}", self.composed.where(key), got, expected, nearest)
+        for problem in find_unknown_keys(schema, values, prefix.rstrip("."), self.composed.where):
+            if prefix == "module." and problem.nearest is None:
+                expected = f"module.model_config for options of a custom class; {problem.expected}"
+                problem = dataclasses.replace(problem, expected=expected)
+            yield problem
 
     def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
         if not isinstance(values, dict) or key in self.composed.unread:
@@ -164,19 +164,8 @@ class _Reader:
         return algorithm
 
     def _read_stop(self, values: Any) -> dict[str, Number]:
-        where = self.composed.where
-        if not isinstance(values, dict):
-            self.problems.append(
-                Problem(
-                    "stop must be a mapping of metrics to values", where("stop"), show_value(values), "metric: number"
-                )
-            )
-            return {}
-        stop: dict[str, Number] = {}
-        for name, value in values.items():
-            problem = check_value(f"stop.{name}", value, int | float, None, where(f"stop.{name}"))
-            if problem is None:
-                stop[name] = convert(value, int | float)
-            else:
-                self.problems.append(problem)
-        return stop
+        """Read the valid criteria, so that other checks cover them even if one of the others is invalid."""
+        self.problems += find_value_problems("stop", values, dict[str, Number], None, self.composed.where)
+        criteria = values if isinstance(values, dict) else {}
+        valid = {name: one for name, one in criteria.items() if check_value(name, one, Number, None, None) is None}
+        return {name: convert(one, Number) for name, one in valid.items()}

@@ -28,11 +28,10 @@ DATA = (f"{KEY}input_=data", f"{KEY}interval=2")
 Q_MODEL = f"{KEY}q_model_config={{num_update: 3, lr: 0, network: {{fcnet_activation: tan, hiddens: 3}}}}"
 TYPES = "eval_loss, is, wis, pdis, wpdis, dm, dr, wdr"
 NETWORK_KEYS = (
-    "fcnet_hiddens, fcnet_activation, fcnet_kernel_initializer, "
-    "fcnet_kernel_initializer_kwargs, fcnet_bias_initializer, "
-    "fcnet_bias_initializer_kwargs, fcnet_use_layernorm, conv_filters, conv_activation, conv_use_layernorm, "
-    "conv_kernel_initializer, conv_kernel_initializer_kwargs, conv_bias_initializer, "
-    "conv_bias_initializer_kwargs"
+    "conv_activation, conv_bias_initializer, conv_bias_initializer_kwargs, conv_filters, conv_kernel_initializer, "
+    "conv_kernel_initializer_kwargs, conv_use_layernorm, fcnet_activation, fcnet_bias_initializer, "
+    "fcnet_bias_initializer_kwargs, fcnet_hiddens, fcnet_kernel_initializer, fcnet_kernel_initializer_kwargs, "
+    "fcnet_use_layernorm"
 )
 MISTAKES = [
     pytest.param(
@@ -87,18 +86,11 @@ MISTAKES = [
                 "unknown key evaluation.offline_evaluation_q_model_config.num_update",
                 where=f"override {Q_MODEL}",
                 got="3",
-                expected="lr, batch_size, num_updates, target_update_period, num_action_samples, num_folds, network",
+                expected="batch_size, lr, network, num_action_samples, num_folds, num_updates, target_update_period",
                 nearest="num_updates",
             ),
             out_of_range(
                 "evaluation.offline_evaluation_q_model_config.lr", "0", "a number > 0", where=f"override {Q_MODEL}"
-            ),
-            not_a_choice(
-                "evaluation.offline_evaluation_q_model_config.network.fcnet_activation",
-                '"tan"',
-                "tanh, relu, silu, elu, gelu, linear",
-                nearest="tanh",
-                where=f"override {Q_MODEL}",
             ),
             Problem(
                 "unknown key evaluation.offline_evaluation_q_model_config.network.hiddens",
@@ -106,6 +98,13 @@ MISTAKES = [
                 got="3",
                 expected=NETWORK_KEYS,
                 nearest="fcnet_hiddens",
+            ),
+            not_a_choice(
+                "evaluation.offline_evaluation_q_model_config.network.fcnet_activation",
+                '"tan"',
+                "tanh, relu, silu, elu, gelu, linear",
+                nearest="tanh",
+                where=f"override {Q_MODEL}",
             ),
         ],
         id="q_model",

@@ -76,7 +76,7 @@ def not_a_plan(key: str) -> Problem:
 
 
 def unknown_option(key: str, got: str, expected: str, nearest: str | None = None) -> Problem:
-    return Problem(f"unknown option {key}", key, got, expected, nearest)
+    return Problem(f"unknown key {key}", key, got, expected, nearest)
 
 
 def only_begins(key: str, got: str) -> Problem:
@@ -168,7 +168,7 @@ MISTAKES = [
     ),
     pytest.param(
         [ROLLOUTS, {"CompleteEpisodes": {"length": 1}}, TRAIN],
-        [unknown_option("algorithm.plan.1.CompleteEpisodes.length", "1", "no options")],
+        [unknown_option("algorithm.plan.1.CompleteEpisodes.length", "1", "no keys")],
         id="option of an operator without any",
     ),
     pytest.param(

@@ -478,7 +478,7 @@ def test_an_iteration_does_not_end_in_the_middle_of_a_pass() -> None:
 
 def test_options_are_checked_in_python_too() -> None:
     with pytest.raises(
-        ConfigError, match=r"unknown option ConcatBatches.min_env_step\b[\s\S]*did you mean +min_env_steps"
+        ConfigError, match=r"unknown key ConcatBatches.min_env_step\b[\s\S]*did you mean +min_env_steps"
     ):
         ConcatBatches(context_of(), min_env_step=3)
     with pytest.raises(ConfigError, match=r"UpdateTargetNetwork.tau"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.checks import check_field, convert_fields, find_unknown_keys, typed_fields
+from runner.config.checks import find_block_problems, valid_fields
 from runner.config.errors import ConfigError, Problem, Where, nearest_match, show_value
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
 from runner.config.source_definitions import declared_attribute, find_ancestors, is_function
@@ -138,16 +138,8 @@ class PlanReader:
         return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
 
     def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
-        for name, expected, nearest in find_unknown_keys(schema, options, f"{key}."):
-            got = show_value(options[name.removeprefix(f"{key}.")])
-            self._add(f"unknown option {name}", name, got, expected or "no options", nearest)
-        given = {name: options[name] for name in typed_fields(schema) if name in options}
-        checked = {
-            name: check_field(schema, name, given[name], f"{key}.{name}", self._where(f"{key}.{name}"))
-            for name in given
-        }
-        self.problems += [problem for problem in checked.values() if problem is not None]
-        return schema(**convert_fields(schema, {name: given[name] for name in given if checked[name] is None}))
+        self.problems += find_block_problems(schema, options, key, self._where)
+        return schema(**valid_fields(schema, options))
 
     def _read_target(self, value: dict[str, Any], key: str) -> PlanStep | None:
         arguments = dict(value)
