@@ -35,7 +35,7 @@ def find_nested_faults(composed: Composed) -> Iterator[Problem]:
     """Yield problems of targets in arguments of user-defined classes, according to their sources."""
     for name in _BLOCKS:
         if name not in composed.unread:
-            yield from _faults_of_nested(composed.values.get(name), name, composed, is_inside=False)
+            yield from find_callable_faults(composed.values.get(name), name, composed.where)
     offline = composed.values.get("offline")
     if not isinstance(offline, Mapping) or "offline" in composed.unread:
         return
@@ -43,32 +43,23 @@ def find_nested_faults(composed: Composed) -> Iterator[Problem]:
         yield from find_callable_faults(offline.get(name), f"offline.{name}", composed.where)
 
 
-def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool) -> Iterator[Problem]:
-    """Yield faults of targets, except for components of the run, which have their own checks.
+def find_callable_faults(value: Any, key: str, where: Where, is_inside: bool = False) -> Iterator[Problem]:
+    """Yield problems of the targets in a value, except for components of the run, which have their own checks.
 
-    `is_inside`: whether the value is an argument of another target.
+    Args:
+        value: nested dicts, lists and scalars.
+        key: dotted key of the value.
+        where: function from a key to the source of its value.
+        is_inside: whether the value is an argument of another target.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _faults_of_nested(item, f"{key}.{index}", composed, is_inside)
+            yield from find_callable_faults(item, f"{key}.{index}", where, is_inside)
     elif isinstance(value, Mapping):
         if TARGET in value and not is_part(f"{key}.{TARGET}", is_inside):
-            yield from find_target_problem(value, key, composed.where(key))
-        if value.get(RECURSIVE, True) is not False:
-            for name, item in value.items():
-                yield from _faults_of_nested(item, f"{key}.{name}", composed, is_inside or TARGET in value)
-
-
-def find_callable_faults(value: Any, key: str, where: Where) -> Iterator[Problem]:
-    """Yield problems of the targets in a value, according to their sources."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from find_callable_faults(item, f"{key}.{index}", where)
-    elif isinstance(value, Mapping):
-        if TARGET in value:
             yield from find_target_problem(value, key, where(key))
         for name, item in value.items() if value.get(RECURSIVE, True) is not False else ():
-            yield from find_callable_faults(item, f"{key}.{name}", where)
+            yield from find_callable_faults(item, f"{key}.{name}", where, is_inside or TARGET in value)
 
 
 def find_target_problem(value: Mapping[str, Any], key: str, where: str | None) -> Iterator[Problem]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.callables import arguments_of
 from runner.config.declared_metrics import declared_reports, meaning_of
 from runner.config.errors import Problem, Where, show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
-from runner.config.targets import (
-    CALLBACKS,
-    NOTHING_GIVEN,
-    find_target_problems,
-    with_positional,
-)
+from runner.config.targets import CALLBACKS, find_target_block_problems
 
 PREFIX, EVALUATION = "callbacks/", "evaluation/"
 
@@ -35,13 +29,12 @@ def with_evaluation(names: Mapping[str, str], config: ExperimentConfig) -> dict[
 def find_callback_problems(callbacks: list[dict[str, Any]], where: Where) -> Iterator[Problem]:
     """Yield problems of the paths and arguments of callbacks."""
     for index, block in enumerate(callbacks):
-        key, target = f"callbacks.{index}", block.get("_target_")
-        if not isinstance(target, str):
+        key = f"callbacks.{index}"
+        if not isinstance(block.get("_target_"), str):
             expected = "{_target_: package.module.Callback, argument: value, ...}"
             yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), expected)
-            continue
-        arguments, given = [str(name) for name in arguments_of(block)], with_positional(NOTHING_GIVEN, block)
-        yield from find_target_problems(f"{key}._target_", target, where, arguments, CALLBACKS, given)
+        else:
+            yield from find_target_block_problems(key, block, where, CALLBACKS)
 
 
 def callback_metrics(config: ExperimentConfig) -> dict[str, str]:

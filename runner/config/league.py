@@ -13,7 +13,7 @@ from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.multi_agent import find_unmapped_modules
 from runner.config.operators import ENV_RUNNERS
-from runner.config.targets import PLAYERS, Given, describe_fault, find_target_fault
+from runner.config.targets import PLAYERS, Given, find_target_block_problems
 
 # Kinds of opponents in `league.opponents`.
 LATEST, UNIFORM, PRIORITISED, FIXED = "latest", "uniform", "prioritised", "fixed"
@@ -192,10 +192,7 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, where: Where
             what = f"{key} has a policy file for a module that is not in league.modules"
             yield Problem(what, where(f"{key}.{name}"), name, ", ".join(files), nearest_match(name, files))
         return
-    arguments = [str(name) for name in given if name != "_target_"]
-    fault = find_target_fault(given["_target_"], arguments, kinds=PLAYERS, given=_SPACE_GIVEN)
-    if fault is not None:
-        yield describe_fault(f"{key}._target_", fault, place, given["_target_"])
+    yield from find_target_block_problems(key, given, where, PLAYERS, _SPACE_GIVEN)
 
 
 def _files_or_target(given: Mapping[str, Any]) -> list[Any]:

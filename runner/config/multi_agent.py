@@ -20,6 +20,7 @@ from runner.config.targets import (
     MODULES,
     MULTI_MODULES,
     Given,
+    find_target_block_problems,
     find_target_problems,
 )
 
@@ -119,10 +120,7 @@ def _check_multi_rl_module(
         expected = "{_target_: package.module.MyModules, argument: value, ...}"
         yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), expected)
         return
-    arguments = [name for name in block if name != "_target_"]
-    yield from find_target_problems(
-        f"{key}._target_", block["_target_"], where, arguments, MULTI_MODULES, _MODULES_GIVEN
-    )
+    yield from find_target_block_problems(key, block, where, MULTI_MODULES, _MODULES_GIVEN)
     if env.is_external:
         what = f"{key} does not work with external simulators (env.port)"
         yield Problem(what, where(key), str(block["_target_"]), "null, or env.port=null")
@@ -160,9 +158,7 @@ def find_module_edit_problems(
 def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem]:
     key = "multi_agent.agent_to_module"
     if "_target_" in mapping:
-        path = str(mapping["_target_"])
-        arguments = [str(name) for name in mapping if name != "_target_"]
-        yield from find_target_problems(f"{key}._target_", path, where, arguments, AGENT_MAPPINGS)
+        yield from find_target_block_problems(key, mapping, where, AGENT_MAPPINGS)
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:

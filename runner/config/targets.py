@@ -232,6 +232,15 @@ def find_target_problems(
         yield describe_fault(key, fault, where(key), path)
 
 
+def find_target_block_problems(
+    key: str, block: Mapping[str, Any], where: Where, kinds: Kinds, given: Given = NOTHING_GIVEN
+) -> Iterator[Problem]:
+    """Yield the problem of a block `{_target_: PATH, argument: value, ...}`, if any; see `find_target_fault`."""
+    arguments = [str(name) for name in block if name not in INSTANTIATE_KEYS]
+    given = with_positional(given, block)
+    yield from find_target_problems(f"{key}._target_", str(block["_target_"]), where, arguments, kinds, given)
+
+
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
     """Return the problem of a key for a fault of its dotted path."""
     return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest, fault.fix)
