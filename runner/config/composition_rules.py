@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial, reduce
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.compat.hydra_loader import CompositionRules
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.composed import leaf_values
 from runner.config.env_ids import option_at
 from runner.config.list_patches import (
     DISCARD,
     EARLIER,
     MODULE_ALGORITHM,
-    OF_ALGORITHM,
-    OF_MODULES,
-    OVERRIDES,
-    PIPELINES,
     added_up,
     edit_list_of,
     module_algorithm_key,
@@ -33,53 +30,30 @@ from runner.config.renamed_edits import rename_in_edits, with_new_names
 from runner.config.renamed_keys import child_of, gives_old_key_in_block, rename_keys
 from runner.config.yaml_files import file_version, read_bounded
 
-_OF_ALL = (*(f"algorithm.{field}" for field in OF_ALGORITHM.values()), *(f"connectors.{name}" for name in PIPELINES))
 _AROUND_LISTS = re.compile(
     r"algorithm|multi_agent(\.modules(\.[^.]+(\.algorithm)?)?)?|connectors(\.modules(\.[^.]+)?)?"
 )
 
 
-def edit_lists_in(config: DictConfig) -> list[str]:
-    """Return the keys of all lists of edits in a configuration, also of single modules."""
-    of_modules = [f"{OF_MODULES}.{id_}.{name}" for id_ in _keys_at(config, OF_MODULES) for name in PIPELINES]
-    of_own = [f"{block}.{field}" for block in module_algorithm_keys(config) for field in OF_ALGORITHM.values()]
-    return [*_OF_ALL, *of_modules, *of_own]
-
-
 def module_algorithm_keys(config: DictConfig) -> list[str]:
     """Return the keys of the algorithms of single modules."""
-    return [module_algorithm_key(module_id) for module_id in _keys_at(config, "multi_agent.modules")]
+    modules = child_of(child_of(config, "multi_agent"), "modules")
+    return [module_algorithm_key(str(module_id)) for module_id in modules] if isinstance(modules, DictConfig) else []
 
 
-def _keys_at(config: DictConfig, key: str) -> list[Any]:
-    block = _node_at(config, key)
-    return list(block) if isinstance(block, DictConfig) else []
-
-
-def _node_at(config: DictConfig, key: str) -> Any:
-    return reduce(child_of, key.split("."), config)
-
-
-def read_edits(config: DictConfig, key: str) -> list[Any] | None:
-    """Return the list of edits at `key` with its interpolations, or None."""
-    node = _node_at(config, key)
-    if not isinstance(node, ListConfig):
-        return None
-    edits = OmegaConf.to_container(node, resolve=False)
-    assert isinstance(edits, list)
-    return edits
+def _lists_in(config: DictConfig) -> list[tuple[str, list[Any]]]:
+    """Return all lists of a configuration with their keys, and with their interpolations."""
+    leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
+    return [(key, value) for key, value in leaves.items() if isinstance(value, list)]
 
 
 def rename_all(config: DictConfig) -> None:
     """Rename the old keys of a configuration, including keys in its lists of edits."""
     rename_keys(config)
-    fields = OF_ALGORITHM.values()
-    of_overrides = [f"{OVERRIDES}.{id_}.{field}" for id_ in _keys_at(config, OVERRIDES) for field in fields]
     with open_dict(config):
-        for key in (*edit_lists_in(config), *of_overrides):
-            edits = read_edits(config, key)
-            renamed = rename_in_edits(edits, tuple(key.split(".")))
-            if renamed != edits:
+        for key, value in _lists_in(config):
+            renamed = rename_in_edits(value, tuple(key.split(".")))
+            if renamed != value:
                 OmegaConf.update(config, key, renamed, merge=False)
 
 
@@ -95,7 +69,7 @@ def _with_new_names(config: DictConfig, key: str) -> str:
 
 def edits_in(config: DictConfig) -> dict[str, list[Any]]:
     """Return the key of each list of edits in a configuration -> its edits, with their interpolations."""
-    return {key: edits for key in edit_lists_in(config) if (edits := read_edits(config, key)) is not None}
+    return {key: value for key, value in _lists_in(config) if edit_list_of(key) == key}
 
 
 def add_earlier(config: DictConfig, earlier: dict[str, list[Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
-from runner.config.composition_rules import read_edits
+from runner.config.composition_rules import edits_in
 from runner.config.errors import ConfigError, Problem
 from runner.config.list_patches import discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine, parse_overrides
@@ -65,7 +65,7 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     if problems:
         raise ConfigError(problems)
     for line in edits:
-        earlier, later = read_edits(config, line.key) or [], line.parsed.value()
+        earlier, later = edits_in(config).get(line.key, []), line.parsed.value()
         later = rename_in_edits(later, tuple(line.key.split(".")))
         if isinstance(later, list) and not discards_earlier(later):
             later = [*earlier, *later]
