@@ -10,8 +10,7 @@ from typing import Any
 
 from runner.callbacks.callback import EPISODE_HOOKS, EXTERNAL_HOOKS, HOOKS, Callback
 from runner.config.callables import made_arguments
-from runner.config.callbacks import callback_metric
-from runner.config.declared_metrics import meaning_of
+from runner.config.declared_metrics import callback_metric, meaning_of
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS

@@ -16,19 +16,22 @@ from runner.config.plans.steps import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, read_class_attribute, resolve
 from runner.config.source_modules import MissingNameError, UnknowableError
-from runner.config.targets import OPERATOR
+from runner.config.targets import CALLBACKS, OPERATOR
 
 # In addition to percentiles.
 REDUCTIONS = ("mean", "sum", "min", "max", "median", "last")
 REPORTS_FORM = 'reports = {"clipped_fraction": ("mean", "share of clipped values")}'
 _CONNECTOR = "runner.pipelines.connector.Connector"
 CONNECTORS, PLAN = "connectors", "plan/"
+_CALLBACKS, _EVALUATION = "callbacks/", "evaluation/"
 _ENV_PIPELINES = ("env_to_module", "module_to_env")
 _LEARNER = "learner"
 _PERCENTILE = re.compile(r"p[1-9]\d?")
 
 # Metric -> its reduction over the calls, runners and learners of an iteration, and its meaning.
 Reports = Mapping[str, tuple[str, str]]
+# Prefix of the metrics of each callback or operator, and its reports or None if its source cannot be analysed.
+_Declared = Iterator[tuple[str, Reports | None]]
 
 
 def meaning_of(reports: Reports, name: str) -> str:
@@ -166,35 +169,58 @@ def free_name(class_name: str, taken: Container[str]) -> str:
     return name
 
 
-def operator_metrics(config: ExperimentConfig) -> dict[str, str]:
-    """Return metric of the run -> meaning, without operators whose source cannot be analysed."""
-    return {
-        operator_metric(operator, name): meaning_of(reports, name)
-        for operator, reports in _declared(config)
-        if reports is not None
-        for name in reports
-    }
+def callback_metric(name: str) -> str:
+    """Return the name of a callback's metric in the run."""
+    return _CALLBACKS + name
 
 
-def may_be_of_operator(name: str, config: ExperimentConfig) -> bool:
-    """Return whether a metric may belong to an operator whose source cannot be analysed or that a function makes."""
-    if not name.startswith(PLAN):
-        return False
-    if read_plan(config.algorithm.plan)[0].is_function:
+def with_evaluation(names: Mapping[str, str], config: ExperimentConfig) -> dict[str, str]:
+    """Return metric of callbacks -> meaning, with copies under `evaluation/` if there are evaluations."""
+    if config.evaluation.evaluation_interval is None:
+        return dict(names)
+    return dict(names) | {f"{_EVALUATION}{name}": f"{meaning}, in evaluations" for name, meaning in names.items()}
+
+
+def part_metrics(config: ExperimentConfig) -> dict[str, str]:
+    """Return metric of the run -> meaning for the callbacks and operators whose source can be analysed."""
+    return with_evaluation(_meanings(_of_callbacks(config)), config) | _meanings(_of_operators(config))
+
+
+def may_be_of_part(name: str, config: ExperimentConfig) -> bool:
+    """Return whether a metric may belong to a callback or operator whose source cannot be analysed."""
+    if name.startswith(PLAN) and read_plan(config.algorithm.plan)[0].is_function:
         return True
-    unknown = [operator_metric(operator, "") for operator, reports in _declared(config) if reports is None]
-    return name.startswith(tuple(unknown))
+    of_callbacks = dict.fromkeys(_unknown(_of_callbacks(config)), "")
+    return name.startswith((*with_evaluation(of_callbacks, config), *_unknown(_of_operators(config))))
 
 
-def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
-    """Yield the name and the reports of each operator in the plan; None if its source cannot be analysed."""
+def _of_callbacks(config: ExperimentConfig) -> _Declared:
+    for block in config.callbacks:
+        yield _CALLBACKS, _known_reports(str(block.get("_target_")), CALLBACKS.bases[0])
+
+
+def _of_operators(config: ExperimentConfig) -> _Declared:
     names: list[str] = []
     for step in steps_of(read_plan(config.algorithm.plan)):
         names.append(free_name(_class_name(step), names))
-        try:
-            yield names[-1], declared_reports(step.name, OPERATOR) if step.config is None else {}
-        except UnknowableError:
-            yield names[-1], None
+        yield operator_metric(names[-1], ""), _known_reports(step.name, OPERATOR) if step.config is None else {}
+
+
+def _known_reports(path: str, base: str) -> Reports | None:
+    """Return the reports of a class; None if its source cannot be analysed."""
+    try:
+        return declared_reports(path, base)
+    except UnknowableError:
+        return None
+
+
+def _meanings(declared: _Declared) -> dict[str, str]:
+    known = [(prefix, reports) for prefix, reports in declared if reports is not None]
+    return {f"{prefix}{name}": meaning_of(reports, name) for prefix, reports in known for name in reports}
+
+
+def _unknown(declared: _Declared) -> list[str]:
+    return [prefix for prefix, reports in declared if reports is None]
 
 
 def _class_name(step: PlanStep) -> str:

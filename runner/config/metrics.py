@@ -7,16 +7,15 @@ from types import MappingProxyType
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
-from runner.config.callbacks import callback_metrics, may_be_of_callback
 from runner.config.curriculum import curriculum_metrics
 from runner.config.declared_metrics import (
     CONNECTORS,
     PLAN,
     connector_metrics,
     is_of_learner,
-    may_be_of_operator,
+    may_be_of_part,
     may_be_reported,
-    operator_metrics,
+    part_metrics,
 )
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.info_metrics import info_metrics, may_be_of_agent
@@ -236,7 +235,7 @@ def producible_metrics(
     of_connectors = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_connectors.items() if samples or is_of_learner(name)}
     names |= league_metrics(config.league, config.evaluation) | curriculum_metrics(config.curriculum, config.evaluation)
-    names |= callback_metrics(config) | operator_metrics(config)
+    names |= part_metrics(config)
     for module_id in config.multi_agent.trained_modules(module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
@@ -274,7 +273,7 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     """Return whether the metric may end with the id of an agent or module that only the environment knows."""
     if name.startswith(f"{CONNECTORS}/"):
         return may_be_reported(name, config) and (ENV_RUNNERS in needs_of(config) or is_of_learner(name))
-    if may_be_of_callback(name, config) or may_be_of_operator(name, config):
+    if may_be_of_part(name, config):
         return True
     if config.env._target_ is None:
         return False
@@ -298,7 +297,7 @@ def check_metric_names(
 ) -> None:
     """Check the metrics of `stop`, the checkpoint rule and sweeps when the agents are known.
 
-    `check_operator_metrics` checks metrics of operators whose source cannot be analysed.
+    `check_operator_metrics` checks metrics of operators.
 
     Args:
         config: the experiment.
@@ -310,7 +309,7 @@ def check_metric_names(
         ConfigError: no part of the run produces a metric.
     """
     known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
-    _refuse_unknown([one for one in _named_metrics(config) if not may_be_of_operator(one[1], config)], known)
+    _refuse_unknown([one for one in _named_metrics(config) if not one[1].startswith(PLAN)], known)
 
 
 def check_operator_metrics(config: ExperimentConfig, of_operators: Mapping[str, str]) -> None:

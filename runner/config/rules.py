@@ -20,7 +20,6 @@ from runner.config.blocks import (
     TrackingConfig,
 )
 from runner.config.callables import find_nested_faults
-from runner.config.callbacks import find_callback_problems
 from runner.config.composed import Composed
 from runner.config.connectors import find_edit_problems
 from runner.config.curriculum import find_curriculum_problems
@@ -53,7 +52,7 @@ from runner.config.plans.steps import read_plan, steps_of
 from runner.config.rllink import find_external_problems
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import find_sweep_problems
-from runner.config.targets import LOSSES, find_target_problems
+from runner.config.targets import CALLBACKS, LOSSES, find_target_block_problems, find_target_problems
 from runner.config.user_classes import find_own_class_problems
 
 _Find = Callable[..., Iterable[Problem]]
@@ -102,6 +101,16 @@ def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed:
             for problem in rule.find(**arguments):
                 broken.add(rule.find)
                 yield problem
+
+
+def _check_callbacks(callbacks: list[dict[str, Any]], where: Where) -> Iterator[Problem]:
+    for index, block in enumerate(callbacks):
+        key = f"callbacks.{index}"
+        if not isinstance(block.get("_target_"), str):
+            expected = "{_target_: package.module.Callback, argument: value, ...}"
+            yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), expected)
+        else:
+            yield from find_target_block_problems(key, block, where, CALLBACKS)
 
 
 def _check_plan(algorithm: AlgorithmConfig, where: Where) -> list[Problem]:
@@ -268,7 +277,7 @@ RULES = (
     ConfigRule(find_module_problems, "module"),
     ConfigRule(find_env_runner_problems),
     ConfigRule(_check_learners),
-    ConfigRule(find_callback_problems),
+    ConfigRule(_check_callbacks),
     ConfigRule(find_nested_faults),
     ConfigRule(find_own_class_problems, "experiment algorithm module multi_agent connectors"),
     ConfigRule(_check_trackers),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from runner.callbacks import Callbacks
-from runner.config.callbacks import with_evaluation
+from runner.config.declared_metrics import with_evaluation
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import check_metric_names, uses_gpus
 from runner.config.offline import OfflineConfig
