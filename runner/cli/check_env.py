@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
 from runner.config.env import env_override
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import Problem
 from runner.config.paths import search_dirs
-from runner.config.rules import ENV_RULES, apply_rules
-from runner.config.validation import build_blocks
+from runner.config.rules import ENV_RULES
+from runner.config.validation import build_experiment_config
 
 if TYPE_CHECKING:
     from runner.testing.environment_findings import EnvironmentCheck
@@ -26,10 +26,7 @@ def main(arguments: Arguments) -> int:
     if any(text.lstrip("+").startswith("env.backend=") for text in arguments.overrides):
         named = f"env.env={name}"  # the wrappers that belong to an id are for environments of Gymnasium
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
-    config = build_blocks(composed)
-    if problems := [*apply_rules(ENV_RULES, config, composed)]:
-        raise ConfigError(problems)
-    env = config.env
+    env = build_experiment_config(composed, ENV_RULES).env
     from runner.testing import inspect_environment
 
     check = inspect_environment(env)

@@ -14,7 +14,7 @@ from runner.config.composed import Composed
 from runner.config.errors import Problem
 from runner.config.path_fields import absolute_paths
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_blocks
+from runner.config.validation import build_experiment_config
 
 if TYPE_CHECKING:
     from runner.offline.codecs.layout import Spaces
@@ -37,7 +37,7 @@ def main(arguments: Arguments) -> int:
 
 def _with_ends(words: Sequence[str], composed: Composed) -> ExperimentConfig:
     """Return the configuration that reads from IN and writes to OUT."""
-    config = build_blocks(composed)
+    config = build_experiment_config(composed, ())
     keys = [name for name in ("input_", "output") if getattr(config.offline, name)]
     if not words and len(keys) == 2:
         print_note("offline.input_=IN offline.output=OUT is now `runner convert IN OUT`")

@@ -11,7 +11,7 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.path_fields import absolute_paths
-from runner.config.validation import build_blocks
+from runner.config.validation import build_experiment_config
 
 _PLAIN_WIDTH = 80
 _WIDEST = 100
@@ -20,7 +20,7 @@ _WIDEST = 100
 def main(arguments: Arguments) -> int:
     """Read the data once and print a summary."""
     composed = compose_experiment(arguments.overrides, arguments.config_dir)
-    config = build_blocks(composed).offline
+    config = build_experiment_config(composed, ()).offline
     if config.input_ is not None:
         what = "inspect takes the data as an argument, not as offline.input_"
         raise UsageError(Problem(what, fix="runner inspect data/expert"))

@@ -19,9 +19,9 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ENV_RUNNERS
 from runner.config.paths import conf_dir, list_options, search_dirs
 from runner.config.plans.needs import needs_of
-from runner.config.rules import ENV_RULES, apply_rules
+from runner.config.rules import ENV_RULES
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_blocks
+from runner.config.validation import build_experiment_config
 
 _FOLDER = "conf"
 _NAME = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
@@ -91,11 +91,7 @@ def _text(arguments: Arguments, config_dir: Path | None) -> str:
 
 def _checked(overrides: Sequence[str], config_dir: Path | None) -> ExperimentConfig:
     """Compose an experiment and check its environment; raises `ConfigError`."""
-    composed = compose_experiment(overrides, config_dir)
-    config = build_blocks(composed)
-    if problems := [*apply_rules(ENV_RULES, config, composed)]:
-        raise ConfigError(problems)
-    return config
+    return build_experiment_config(compose_experiment(overrides, config_dir), ENV_RULES)
 
 
 def _problems_of(overrides: Sequence[str], config_dir: Path | None) -> Sequence[Problem]:

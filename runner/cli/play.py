@@ -107,9 +107,9 @@ def _play_file(
 ) -> Iterator[float]:
     """Play a policy file in the environment that the overrides name, and yield returns."""
     from runner.config.compose import compose_experiment
-    from runner.config.validation import build_blocks
+    from runner.config.validation import build_experiment_config
 
-    env_config = build_blocks(compose_experiment(list(overrides), config_dir)).env
+    env_config = build_experiment_config(compose_experiment(list(overrides), config_dir), ()).env
     if env_config.env is None and env_config._target_ is None:
         what = "a policy file does not name its environment"
         raise UserError(Problem(what, str(path), fix="env=NAME, such as env=cartpole"))

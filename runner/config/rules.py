@@ -85,13 +85,8 @@ DERIVED: Mapping[str, Callable[[ExperimentConfig], Any]] = {
 }
 
 
-def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield the problems of a configuration whose single fields are valid (invalid ones have their defaults)."""
-    return apply_rules(RULES, config, composed)
-
-
 def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield the problems of several rules."""
+    """Yield the problems of a configuration whose single fields are valid (invalid ones have their defaults)."""
     given = {**vars(config), "config": config, "composed": composed, "where": composed.where}
     broken: set[_Find] = set()
     for rule in rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
@@ -15,39 +15,30 @@ from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
 from runner.config.list_patches import module_algorithm_key
 from runner.config.references import without_values
-from runner.config.rules import find_cross_problems
+from runner.config.rules import RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"
 
 
-def build_experiment_config(composed: Composed) -> ExperimentConfig:
+def build_experiment_config(composed: Composed, rules: Sequence[ConfigRule] = RULES) -> ExperimentConfig:
     """Build the checked configuration; raises `ConfigError` with all problems, also of the composition.
 
     A missing `experiment_name` becomes the name of the experiment file.
+
+    Args:
+        composed: the values.
+        rules: checks of several fields. Commands that do not train need fewer.
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
     problems = reader.all_problems()
     if composed.values:
-        problems += find_cross_problems(config, composed)
+        problems += apply_rules(rules, config, composed)
     if problems:
         raise ConfigError(without_values(dict.fromkeys(problems), composed.values, composed.references))
     if config.experiment_name is None:
         config = dataclasses.replace(config, experiment_name=composed.experiment or UNNAMED_EXPERIMENT)
-    return config
-
-
-def build_blocks(composed: Composed) -> ExperimentConfig:
-    """Build the configuration and check single blocks only; raises `ConfigError`.
-
-    For commands that do not train, and do not need an environment, for example.
-    """
-    reader = _Reader(composed)
-    config = reader.read_experiment()
-    problems = reader.all_problems()
-    if problems:
-        raise ConfigError(without_values(dict.fromkeys(problems), composed.values, composed.references))
     return config
 
 
