@@ -229,36 +229,6 @@ def read_steps(
     return rows
 
 
-def read_keys(table: pa.Table, schema: TableSchema, place: DataLocation) -> StepRows:
-    """Return only the columns that determine the trajectories, and the rewards, to check them.
-
-    Raises:
-        DataError: see `read_steps`.
-    """
-    has_rewards = schema.names.get(REWARDS) in table.column_names
-    names = {name: column for name, column in schema.names.items() if column in table.column_names}
-    reader = _StepReader(table, TableSchema(names, {}), None, place)
-    is_terminated, is_truncated = reader.end_flags()
-    rows = StepRows(
-        columns={REWARDS: reader.rewards()} if has_rewards else {},
-        new_obs=None,
-        eps_ids=reader.text("eps_id"),
-        agent_ids=reader.text("agent_id"),
-        module_ids=None,
-        multi_agent_episode_ids=None,
-        t=reader.time_steps(),
-        is_terminated=is_terminated,
-        is_truncated=is_truncated,
-        infos=None,
-        new_infos=None,
-        env_t=None,
-        new_env_t=None,
-    )
-    if has_rewards:
-        _check_rewards(rows, place.of(schema.names[REWARDS]))
-    return rows
-
-
 class _StepReader:
     """Reads the columns of one table."""
 

@@ -316,16 +316,6 @@ class TrajectoryAssembler:
         )
 
 
-class StepChecker(TrajectoryAssembler):
-    """Makes the checks of `TrajectoryAssembler` on rows without data, and returns nothing."""
-
-    def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
-        if len(rows):
-            rows = self._with_t(self._in_order(rows))
-            self._check_conflicts(rows, rows.episode[1:] == rows.episode[:-1])
-        return []
-
-
 def _objects(texts: pa.Array | None) -> Array | None:
     return None if texts is None else np.asarray(texts.to_numpy(zero_copy_only=False), object)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,28 +27,24 @@ class Footer:
     """Metadata from the footer of a Parquet file.
 
     Attributes:
-        column_bytes: path of a leaf -> compressed bytes.
         null_paths: paths of leaves with missing values, or in lists that are missing.
     """
 
     schema: pa.Schema
     num_rows: int
-    column_bytes: Mapping[str, int]
     null_paths: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Footer:
         """Extract the needed fields from Parquet's metadata."""
-        sizes: Counter[str] = Counter()
         null_paths = set()
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             for index in range(group.num_columns):
                 chunk = group.column(index)
-                sizes[chunk.path_in_schema] += int(chunk.total_compressed_size)
                 if chunk.statistics is not None and chunk.statistics.null_count:
                     null_paths.add(chunk.path_in_schema)
-        return cls(metadata.schema.to_arrow_schema(), metadata.num_rows, dict(sizes), frozenset(null_paths))
+        return cls(metadata.schema.to_arrow_schema(), metadata.num_rows, frozenset(null_paths))
 
 
 def read_footers(files: InputFiles) -> tuple[Footer, ...]:
@@ -182,12 +177,3 @@ class ParquetReader:
                         place.at(row) if self.row_filter is None else DataLocation(path),
                     )
                 row += batch.num_rows
-
-    def column_bytes(self, column: str) -> int:
-        """Return the compressed bytes of a column and its leaves, in all files."""
-        return sum(
-            size
-            for footer in self.footers
-            for path, size in footer.column_bytes.items()
-            if path == column or path.startswith(f"{column}.")
-        )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.recorded_columns import canonical_name
-from runner.episodes.columns import REWARDS, ColumnBlock, concat_blocks, empty_block
+from runner.episodes.columns import ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import StateError
 from runner.offline.codecs.env_episode_format import (
     EPS_ID,
@@ -94,18 +94,15 @@ class EnvEpisodeFormat(RowFormat):
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """Return the episodes of the module's agents, grouped by agent."""
         assert self.layout is not None
-        return self._decoded(table, self.layout, place, counts)
-
-    def _decoded(self, table: pa.Table, layout: Layout, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         assert self.selection.of_module is not None
         blocks = []
         for agent, own in self.agents.items():
             rows = agent_rows(table, agent)
             if rows.num_rows:
-                columns = own.selected(set(layout.columns))
+                columns = own.selected(set(self.layout.columns))
                 blocks.append(decode_episodes(rows, columns, replace(place, column=f"agent {agent}"), counts))
         if not blocks:
-            return empty_block(layout.columns)
+            return empty_block(self.layout.columns)
         return replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
@@ -117,13 +114,6 @@ class EnvEpisodeFormat(RowFormat):
     @property
     def has_complete_rows(self) -> bool:
         return self.are_files_alike
-
-    def check_rewards(self, reader: ParquetReader) -> None:
-        assert self.layout is not None
-        rewards = self.layout.selected({REWARDS})
-        names = [name for agent in self.agents for name in agent_columns(agent, rewards, reader.schema, False)]
-        for table, place in reader.tables([EPS_ID, *names]):
-            self._decoded(table, rewards, place, ReadCounts())
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         """Return the number of env episodes and env steps."""

@@ -34,7 +34,7 @@ from runner.offline.files.data_error import DataError, DataLocation, data_error,
 from runner.offline.files.input_files import PARQUET, InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawTable
-from runner.offline.formats.raw_data import RawData, common_layout, find_not_finite
+from runner.offline.formats.raw_data import RawData, common_layout
 from runner.offline.formats.recorded_format import Row, RowFormat, completed
 from runner.offline.formats.selection import Selection
 
@@ -127,12 +127,6 @@ class EpisodeFormat(RowFormat):
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
         assert self.layout is not None
         return file_columns(self.layout, schema, self.selection.with_infos)
-
-    def check_rewards(self, reader: ParquetReader) -> None:
-        assert self.layout is not None
-        rewards = self.layout.selected({REWARDS})
-        for table, place in find_not_finite(reader, REWARDS, KEYS):
-            decode_episodes(table, rewards, place, ReadCounts())
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         tables = [table for table, _ in reader.tables(["eps_id", "length"])]

@@ -20,7 +20,7 @@ from runner.offline.codecs.table_format import read_steps_layout
 from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.input_files import JSON, PARQUET, InputFiles, read_head
 from runner.offline.files.parquet_reader import ParquetReader, read_footers
-from runner.offline.files.raw_rows import RawReader, RawTable, read_filter
+from runner.offline.files.raw_rows import RawReader, read_filter
 from runner.offline.files.ray_data import RayReader
 from runner.offline.files.text_readers import TEXT_OPTIONS, TextReader
 from runner.offline.formats.selection import ALWAYS_READ, ModuleAgents, Selection
@@ -173,33 +173,6 @@ def _check_unique_names(schema: pa.Schema, path: str) -> None:
         if _PICKLED in kinds:
             what = "columns of pickled objects are not read, because unpickling runs code from the file"
             raise data_error(what, DataLocation(path, column=field.name))
-
-
-_MAX_CHECKED_BYTES = 2**28
-
-
-def find_not_finite(reader: ParquetReader, column: str, more: Sequence[str]) -> Iterator[RawTable]:
-    """Yield the tables with a NaN or infinite reward. Nothing is checked if the column is very large.
-
-    Args:
-        reader: reader of the files.
-        column: column of rewards.
-        more: additional columns of the yielded tables.
-    """
-    if column not in reader.schema.names or reader.column_bytes(column) > _MAX_CHECKED_BYTES:
-        return
-    for table, place in reader.tables([column, *more]):
-        values = flat_values(table[column])
-        if pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() is False:
-            yield table, place
-
-
-def flat_values(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column with all lists flattened."""
-    values = column.combine_chunks()
-    while isinstance(values, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
-        values = values.flatten()
-    return values
 
 
 _NO_OUTPUTS = ("eps_id", "t", "infos", "terminateds", "truncateds", "new_obs")

@@ -133,17 +133,7 @@ class RecordedFormat(ABC):
         """Whether rows can be decoded independently of each other."""
         return self.row is Row.EPISODE
 
-    # -- checks and records ----------------------------------------------------------------------------------------
-
-    def check_rewards(self, reader: ParquetReader) -> None:  # noqa: B027 - optional
-        """Reject rewards that are not finite, if a single column shows it. Raises `DataError`."""
-
-    def check_steps(self, reader: RawReader) -> None:  # noqa: B027 - only needed for rows that are steps
-        """Reject rows that do not form trajectories, reading as few columns as possible.
-
-        Raises:
-            DataError: see `TrajectoryAssembler`.
-        """
+    # -- records ----------------------------------------------------------------------------------------
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         """Return the content of Parquet files from little data: `num_rows`, or `num_episodes` and `num_steps`."""

@@ -6,24 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from runner.config.errors import Problem
 from runner.config.recorded_columns import canonical_name
 from runner.episodes import nested
-from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.offline.codecs import rllib_tables
 from runner.offline.codecs.layout import Layout, Spaces, fit_to_spaces
-from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_keys, read_steps, read_steps_layout
-from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, resolve_schema, schema_of_layout
+from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_steps, read_steps_layout
+from runner.offline.codecs.table_schema import TableSchema, resolve_schema, schema_of_layout
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.codecs.trajectory_assembler import StepChecker, TrajectoryAssembler
+from runner.offline.codecs.trajectory_assembler import TrajectoryAssembler
 from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.input_files import CSV, JSON, PARQUET, InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.files.raw_rows import RawReader, RawTable
-from runner.offline.formats.raw_data import RawData, common_layout, find_not_finite, flat_values
+from runner.offline.files.raw_rows import RawTable
+from runner.offline.formats.raw_data import RawData, common_layout
 from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
 from runner.offline.formats.selection import ALWAYS_READ, Selection
 
@@ -124,28 +123,7 @@ class TableFormat(RecordedFormat):
     def has_complete_rows(self) -> bool:
         return not self.has_trajectories
 
-    # -- checks and records ----------------------------------------------------------------------------------------
-
-    def check_rewards(self, reader: ParquetReader) -> None:
-        names = self.schema.names
-        column, more = names.get(REWARDS, REWARDS), [names[name] for name in ("eps_id", "t") if name in names]
-        for table, place in find_not_finite(reader, column, more):
-            values = flat_values(table[column])
-            row = int(np.flatnonzero(~np.isfinite(values.to_numpy(zero_copy_only=False)))[0])
-            words = (" in episode", ", step") if len(more) == 2 else ()
-            shown = "".join(f"{word} {table[name][row].as_py()}" for word, name in zip(words, more, strict=False))
-            what = f"a reward is not finite{shown}"
-            raise data_error(what, place.at(row).of(column), got=str(values[row].as_py()))
-
-    def check_steps(self, reader: RawReader) -> None:
-        if not self.has_trajectories:
-            return
-        names = self.schema.names
-        keys = [names[name] for name in ("eps_id", "agent_id", "t", "rewards", *END_FLAGS) if name in names]
-        checker = StepChecker(self.schema)
-        for table, place in reader.tables(keys):
-            checker.add(read_keys(table, self.schema, place), place)
-        checker.finish()
+    # -- records ----------------------------------------------------------------------------------------
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         return {"num_steps": reader.num_rows}

@@ -67,7 +67,7 @@ def open_source(
 
     Raises:
         DataError: a path is missing, a folder does not contain data, files are damaged, formats are mixed, columns are
-            missing, rewards are not finite, or spaces do not fit.
+            missing, or the first rows are damaged or do not fit the spaces.
         ConfigError: options are inconsistent, or a file system or function does not exist.
     """
     data = open_raw_data(config)
@@ -79,8 +79,6 @@ def open_source(
     if spaces is not None:
         source.check_spaces(spaces.observation, spaces.action)
         source.spaces = completed(spaces, source.spaces)
-    if isinstance(source.reader, ParquetReader):
-        source.format.check_rewards(source.reader)
     return source
 
 

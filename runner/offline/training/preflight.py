@@ -50,9 +50,8 @@ def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, mo
     return learning.merge_states([learning.get_state()])
 
 
-# Smaller data are read completely. Up to the second size, only ids, time steps and rewards are checked.
+# Smaller data are read completely.
 _MAX_READ_BYTES = 2**25
-_MAX_CHECKED_BYTES = 2**28
 
 
 def check_recorded_data(
@@ -165,12 +164,7 @@ def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
 
 
 def _check_rows(source: RecordedSource) -> None:
-    """Check the rows that can be read quickly; of a stream, only the first ones."""
-    size = source.num_bytes
-    if source.may_be_endless:
-        source.first_block()
-    elif size <= _MAX_READ_BYTES:
+    """Read small data completely. Opening has checked the first rows of larger data and of streams."""
+    if not source.may_be_endless and source.num_bytes <= _MAX_READ_BYTES:
         for _ in source.blocks():
             pass
-    elif size <= _MAX_CHECKED_BYTES and source.reader is not None:
-        source.format.check_steps(source.reader)

@@ -358,10 +358,6 @@ def other_rows(what: str, where: str, got: str, seen: str) -> Problem:
 
 
 MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] = {
-    "input_nan_reward": (
-        _nan_episodes,
-        data_error(not_finite("b1", 5, "TMP/data/episodes-0-000001.parquet, row 1, column rewards")),
-    ),
     "input_nan_reward_table": (
         _nan_table,
         data_error(not_finite("a1", 1, "TMP/data/steps-0-000000.parquet, row 6, column rewards")),
@@ -550,6 +546,14 @@ def test_mistakes_are_told_before_anything_is_trained(
     options = make(folder)
     with pytest.raises(ConfigError) as error:
         source_of(**{"path": folder, **options})  # type: ignore[arg-type]
+    assert_error(error.value, expected, tmp_path)
+
+
+def test_a_reward_that_is_not_finite_in_a_later_file(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "data", **_nan_episodes(tmp_path / "data"))  # type: ignore[arg-type]
+    with pytest.raises(DataError) as error:
+        list(source.blocks())
+    expected = data_error(not_finite("b1", 5, "TMP/data/episodes-0-000001.parquet, row 1, column rewards"))
     assert_error(error.value, expected, tmp_path)
 
 
