@@ -1,16 +1,13 @@
-"""Decode RLlib's tables: packed columns (pickle, LZ4, base64) and Ray's tensor columns become plain Arrow columns.
+"""Unpack columns of RLlib's tables to arrays.
 
-RLlib writes one row per step. Columns in `output_compress_columns` (`obs` and `new_obs`) hold each array as base64 text
-of an LZ4 frame of a pickle. Arrays of other columns use Ray Data's tensor type, a list with its shape in the field's
-metadata. Both become numbers, or fixed-size lists nested like the array's dimensions. A packed dict or tuple becomes
-one column per leaf, `obs/position` or `obs/0`.
+RLlib writes one row per step. Columns in `output_compress_columns` (`obs` and `new_obs`) hold each array, or nested
+arrays, as base64 text of an LZ4 frame of a pickle.
 """
 
 from __future__ import annotations
 
 import binascii
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,6 @@ import pyarrow as pa
 
 from runner.episodes import nested
 from runner.episodes.nested import Array
-from runner.offline.codecs.layout import escaped
 from runner.offline.codecs.numpy_unpickler import PickleMachine, PickleRefused, unpickle
 from runner.offline.files.data_error import DataLocation, data_error, import_extra
 from runner.offline.files.input_files import check_size, most_bytes, too_large
@@ -112,13 +108,6 @@ _LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
 _LZ4_BLOCK_START = 19
 _LZ4_HAS_SIZE = 0x08
 _LZ4_FLAGS, _LZ4_USUAL = 0xDF, 0x48  # version 1, content size, no checksums, no dictionary
-_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-_EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
-
-
-def recognises(table: pa.Table) -> bool:
-    """Return whether these rows have a packed or tensor column."""
-    return any(_tensor_shape(field) is not None or is_packed(table[field.name]) for field in table.schema)
 
 
 def is_packed(column: pa.ChunkedArray) -> bool:
@@ -138,36 +127,11 @@ def first_packed(column: pa.ChunkedArray) -> str | None:
     return text if text is not None and text.startswith(_LZ4_MAGIC) else None
 
 
-def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: DataLocation | None = None) -> pa.Table:
-    """Return the table with packed and tensor columns as plain ones.
-
-    Args:
-        table: rows from RLlib.
-        columns: names of packed columns to unpack, or None for all.
-        place: file and first row, for errors.
-
-    Raises:
-        DataError: a value is not a packed array, or does not match the others.
-    """
-    place = place or DataLocation(row=0)
-    fields: list[pa.Field] = []
-    arrays: list[pa.ChunkedArray | pa.Array] = []
-    for index, field in enumerate(table.schema):
-        column, where = table.column(index), place.of(field.name)
-        if (columns is None or field.name in columns) and is_packed(column):
-            parts = _leaf_arrays(unpack_column(column, where), field.name, where)
-        else:
-            parts = [(field.name, _plain_tensor(column, field, where))]
-        fields += [pa.field(name, array.type) for name, array in parts]
-        arrays += [array for _, array in parts]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
 def unpack_column(column: pa.ChunkedArray, place: DataLocation) -> Any:
     """Return the arrays of a packed column: one array (rows, ...), or nested ones.
 
     Raises:
-        DataError: see `unpack_table`.
+        DataError: a value is not a packed array, or does not match the others.
     """
     try:
         return unpickle_rows(unpack_bytes(column.to_pylist(), place))
@@ -255,74 +219,6 @@ def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
     if not machine.eof:
         raise RuntimeError("it is truncated")
     return content
-
-
-# --- Arrow columns --------------------------------------------------------------------------------
-
-
-def array_to_arrow(values: Array, place: DataLocation) -> pa.Array:
-    """Convert an array (rows, ...) to Arrow: numbers or text, or nested fixed-size lists for further dimensions."""
-    if values.dtype.kind == "S":
-        return pa.array(values.tolist(), pa.binary())
-    if values.dtype.kind == "c":
-        raise data_error("complex numbers are not supported in tables", place, got=str(values.dtype))
-    if values.dtype.kind == "U" and values.ndim > 1:
-        raise data_error("arrays of text are not supported in tables", place, got=f"shape {values.shape}")
-    array: pa.Array = pa.array(values.tolist() if values.dtype.kind == "U" else values.reshape(-1))
-    for size in reversed(values.shape[1:]):
-        if size == 0:
-            raise data_error("arrays without elements are not supported in tables", place, got=f"shape {values.shape}")
-        array = pa.FixedSizeListArray.from_arrays(array, size)
-    return array
-
-
-def _leaf_arrays(column: Any, name: str, place: DataLocation) -> list[tuple[str, pa.Array]]:
-    if isinstance(column, (dict, tuple)):
-        items: Iterable[tuple[Any, Any]] = column.items() if isinstance(column, dict) else enumerate(column)
-        return [part for key, branch in items for part in _leaf_arrays(branch, f"{name}/{escaped(key)}", place)]
-    return [(name, array_to_arrow(column, place))]
-
-
-def _tensor_shape(field: pa.Field) -> bytes | None:
-    """Return a tensor column's metadata, which holds its shape, or None. If Ray is imported, its type holds it."""
-    if isinstance(field.type, pa.BaseExtensionType):
-        known = field.type.extension_name in _TENSORS
-        return bytes(field.type.__arrow_ext_serialize__()) if known else None
-    metadata = field.metadata or {}
-    known = metadata.get(_EXTENSION_NAME, b"").decode("latin1") in _TENSORS
-    return metadata.get(_EXTENSION_METADATA, b"") if known else None
-
-
-def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: DataLocation) -> pa.ChunkedArray | pa.Array:
-    serialized = _tensor_shape(field)
-    if serialized is None:
-        if isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name.startswith("ray."):
-            what = "columns of Python objects, or of arrays of various shapes, are not supported"
-            raise data_error(what, place)
-        return column
-    shape = _read_shape(serialized, place)
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # no chunk, or too large for a single one
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)
-    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-    values, size_of_row = storage.flatten(), int(np.prod(shape, dtype=np.int64))
-    sizes = np.diff(storage.offsets.to_numpy())
-    if storage.null_count or values.null_count or (sizes != size_of_row).any():
-        raise data_error(f"a tensor column does not hold shape {shape} in every row", place)
-    for size in reversed(shape):
-        values = pa.FixedSizeListArray.from_arrays(values, size)
-    return values
-
-
-def _read_shape(serialized: bytes, place: DataLocation) -> tuple[int, ...]:
-    """Return the shape in a tensor column's metadata: JSON, or a pickled tuple in files of Ray 2.49 to 2.54."""
-    try:
-        shape = unpickle(serialized) if serialized[:1] == b"\x80" else json.loads(serialized)
-    except (PickleRefused, ValueError) as error:
-        raise data_error(f"the shape of a tensor column cannot be read: {error}", place) from None
-    if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size > 0 for size in shape):
-        raise data_error("the shape of a tensor column cannot be read", place, got=repr(shape)[:80])
-    return tuple(shape)
 
 
 def _is_text(type_: pa.DataType) -> bool:

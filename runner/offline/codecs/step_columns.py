@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.nested import Array
+from runner.offline.codecs.numpy_unpickler import unpickle
 from runner.offline.files.data_error import DataLocation, data_error
 
 _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0")
@@ -65,11 +66,13 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
     Raises:
         DataError: values are missing, rows differ in shape, or the type is not numbers, bools or text.
     """
-    shape = _tensor_shape(column.type, field)
+    shape = _tensor_shape(column.type, field, place)
     values = _to_arrays(_one_array(column), place)
-    if shape is not None and isinstance(values, np.ndarray):
-        values = values.reshape(len(values), *shape)
-    return values
+    if shape is None or not isinstance(values, np.ndarray):
+        return values
+    if len(values) and values[0].size != math.prod(shape):
+        raise data_error(f"a tensor column does not hold shape {shape} in every row", place)
+    return values.reshape(len(values), *shape)
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -88,7 +91,7 @@ def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
-def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None:
+def _tensor_shape(type_: pa.DataType, field: pa.Field, place: DataLocation) -> tuple[int, ...] | None:
     """Return the shape of a row of a tensor column. Without Ray, pyarrow does not know Ray's type."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return tuple(type_.shape)
@@ -97,10 +100,14 @@ def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None
     metadata = field.metadata or {}
     if metadata.get(_EXTENSION_NAME, b"").decode() not in _RAY_TENSORS:
         return None
-    try:
-        return tuple(int(size) for size in json.loads(metadata[_EXTENSION_METADATA]))
-    except (KeyError, TypeError, ValueError):
-        return None
+    shape = metadata.get(_EXTENSION_METADATA, b"")
+    try:  # files of Ray 2.49 to 2.54 hold a pickled tuple
+        sizes = tuple(unpickle(shape) if shape[:1] == b"\x80" else json.loads(shape))
+    except (TypeError, ValueError) as error:
+        raise data_error(f"the shape of a tensor column cannot be read: {error}", place) from None
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise data_error("the shape of a tensor column cannot be read", place, got=repr(sizes)[:80])
+    return sizes
 
 
 def _to_arrays(array: pa.Array, place: DataLocation) -> Column:

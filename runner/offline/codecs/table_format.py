@@ -38,6 +38,7 @@ from runner.offline.codecs.arrow_columns import (
 )
 from runner.offline.codecs.episode_format import TASK, tasks_to_arrow
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, describe_column, layout_of
+from runner.offline.codecs.rllib_tables import is_packed, unpack_column
 from runner.offline.codecs.step_columns import column_to_arrays, read_end_flags
 from runner.offline.codecs.table_schema import TableSchema, top_level_names
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
@@ -380,16 +381,19 @@ class _StepReader:
         if name in self.schema.features:
             return self._stacked(self.schema.features[name])
         if name in self.table.column_names:
-            field = self.table.schema.field(name)
-            return column_to_arrays(self.table[name], field, self.place.of(name))
+            return self._arrays_of(name)
         parts = {
-            column.partition("/")[2]: column_to_arrays(
-                self.table[column], self.table.schema.field(column), self.place.of(column)
-            )
+            column.partition("/")[2]: self._arrays_of(column)
             for column in self.table.column_names
             if column.startswith(f"{name}/")
         }
         return nest_columns(parts)
+
+    def _arrays_of(self, name: str) -> Column:
+        column, place = self.table[name], self.place.of(name)
+        if is_packed(column):
+            return unpack_column(column, place)
+        return column_to_arrays(column, self.table.schema.field(name), place)
 
     def _stacked(self, columns: Sequence[str]) -> Array:
         """Concatenate columns of features, each with one feature or a list of them, to numbers (R, K)."""

@@ -36,7 +36,7 @@ class TableFormat(RecordedFormat):
     Attributes:
         schema: role of each column.
         steps_layout: layout of a table written by `runner`, or None if it is inferred from the columns.
-        packed: columns that RLlib may have packed, or None if the data are not from RLlib.
+        packed: columns that RLlib may have packed, or None for a table written by `runner`.
         left_out: extra columns that pyarrow cannot read -> reason.
     """
 
@@ -65,7 +65,6 @@ class TableFormat(RecordedFormat):
             schema = resolve_schema(data.names, mapping, data.where, selection.columns)
         left_out = _unreadable(schema, data, selection)
         schema = schema.without(left_out)
-        is_packed = layout is None and rllib_tables.recognises(data.first_rows)
         return cls(
             selection,
             spaces if layout is None else completed(spaces, layout.spaces),
@@ -74,7 +73,7 @@ class TableFormat(RecordedFormat):
             has_final_obs=schema.has_next_obs,
             schema=_selected(schema, selection),
             steps_layout=layout,
-            packed=_packed_columns(data, schema) if is_packed else None,
+            packed=None if layout is not None else _packed_columns(data, schema),
             left_out=left_out,
         )
 
@@ -101,7 +100,6 @@ class TableFormat(RecordedFormat):
     def _read(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> StepRows:
         if self.packed is not None:
             _check_unpacked(table, self.packed, place)
-            table = rllib_tables.unpack_table(table, self.packed, place)
         schema = self.schema.without(counts.columns_left_out)
         left_out = counts.columns_left_out if self.selection.columns is None else None
         rows = read_steps(table, schema, self.steps_layout, place, left_out)

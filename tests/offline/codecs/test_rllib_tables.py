@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.offline.codecs import rllib_tables
+from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.files import data_error
 from runner.offline.files.data_error import DataError, DataLocation
 
@@ -33,32 +34,22 @@ def by_hand(column: pa.ChunkedArray) -> np.ndarray:
     return np.array([pickle.loads(lz4_frame.decompress(base64.b64decode(text))) for text in column.to_pylist()])
 
 
-def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    return np.array(column.to_pylist(), column.type.value_type.to_pandas_dtype())
+def unpack(values: pa.Array) -> Any:
+    return rllib_tables.unpack_column(pa.chunked_array([values]), PLACE.of("obs"))
 
 
 def test_a_file_of_rllib() -> None:
     table = pq.read_table(FILE)
-    assert rllib_tables.recognises(table.slice(0, 1))
-    plain = rllib_tables.unpack_table(table)
-    assert plain.column_names == table.column_names
     for name in ("obs", "new_obs"):
-        assert plain[name].type == pa.list_(pa.float32(), 4)
-        np.testing.assert_array_equal(to_numpy(plain[name]), by_hand(table[name]))
-    logits = plain["action_dist_inputs"]
-    assert logits.type == pa.list_(pa.float32(), 2)
-    np.testing.assert_array_equal(logits.to_pylist(), table["action_dist_inputs"].to_pylist())
-    for name in ("eps_id", "actions", "rewards", "terminateds", "action_logp"):
-        assert plain[name].equals(table[name])
-    assert len(set(plain["eps_id"].to_pylist())) == 2
-    assert not rllib_tables.recognises(plain)
-
-
-def test_only_the_columns_that_are_asked_for() -> None:
-    table = pq.read_table(FILE).slice(0, 3)
-    plain = rllib_tables.unpack_table(table, ["obs", "missing"])
-    assert plain["obs"].type == pa.list_(pa.float32(), 4)
-    assert plain["new_obs"].type == pa.string()
+        assert rllib_tables.is_packed(table[name])
+        obs = rllib_tables.unpack_column(table[name], PLACE)
+        assert (obs.dtype, obs.shape) == (np.float32, (table.num_rows, 4))
+        np.testing.assert_array_equal(obs, by_hand(table[name]))
+    logits = column_to_arrays(table["action_dist_inputs"], table.schema.field("action_dist_inputs"), PLACE)
+    assert isinstance(logits, np.ndarray)
+    assert (logits.dtype, logits.shape) == (np.float32, (table.num_rows, 2))
+    np.testing.assert_array_equal(logits, table["action_dist_inputs"].to_pylist())
+    assert not any(map(rllib_tables.is_packed, table.drop_columns(["obs", "new_obs"]).columns))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (4, 5, 3)])
@@ -66,15 +57,17 @@ def test_only_the_columns_that_are_asked_for() -> None:
 def test_arrays_of_any_rank(shape: tuple[int, ...], dtype: str) -> None:
     rows = (np.random.default_rng(0).random((7, *shape)) * 9).astype(dtype)
     for column in (pa.array([pack(row) for row in rows]), pa.array([pack(row).encode() for row in rows])):
-        plain = rllib_tables.unpack_table(pa.table({"obs": column}))["obs"]
-        assert np.array_equal(np.array(plain.to_pylist(), dtype), rows)
+        values = unpack(column)
+        assert values.dtype == rows.dtype
+        assert np.array_equal(values, rows)
 
 
-def test_dicts_and_tuples_become_a_column_a_leaf() -> None:
+def test_dicts_and_tuples_become_nested_arrays() -> None:
     rows = [{"position": np.full(2, i, np.float32), "a/b": (np.int64(i), np.full((2, 2), i))} for i in range(3)]
-    plain = rllib_tables.unpack_table(pa.table({"obs": [pack(row) for row in rows], "t": [0, 1, 2]}))
-    assert plain.column_names == ["obs/position", "obs/a%2Fb/0", "obs/a%2Fb/1", "t"]
-    assert plain["obs/a%2Fb/1"].to_pylist()[2] == [[2, 2], [2, 2]]
+    values = unpack(pa.array([pack(row) for row in rows]))
+    assert values["position"].shape == (3, 2)
+    assert values["a/b"][0].tolist() == [0, 1, 2]
+    assert values["a/b"][1].tolist()[2] == [[2, 2], [2, 2]]
 
 
 def test_frames_of_every_form() -> None:
@@ -102,7 +95,7 @@ def test_large_frames_of_several_blocks() -> None:
 
 def assert_refused(values: list[Any], *words: str, type_: Any = None) -> None:
     with pytest.raises(DataError) as caught:
-        rllib_tables.unpack_table(pa.table({"obs": pa.array(values, type_)}), place=PLACE)
+        unpack(pa.array(values, type_))
     text = str(caught.value)
     for word in ("part.parquet", "column obs", *words):
         assert word in text
@@ -146,17 +139,9 @@ def test_objects_are_refused_and_not_unpickled(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_what_no_table_can_hold_is_refused() -> None:
-    assert_refused([pack(np.zeros(2, np.complex64))], "complex")
-    assert_refused([pack(np.array(["a", "b"]))], "text")
-    assert_refused([pack(np.zeros((2, 0)))], "without elements")
-
-
 def test_text_is_left_alone() -> None:
-    table = pa.table({"eps_id": ["BCJ", "x"], "obs": [1.0, 2.0], "empty": pa.nulls(2, pa.string())})
-    assert not rllib_tables.recognises(table)
-    assert rllib_tables.unpack_table(table).equals(table)
-    assert not rllib_tables.recognises(table.slice(0, 0))
+    for column in (pa.array(["BCJ", "x"]), pa.array([1.0, 2.0]), pa.nulls(2, pa.string()), pa.array([], pa.string())):
+        assert not rllib_tables.is_packed(pa.chunked_array([column]))
 
 
 def tensor_field(name: str, type_: pa.DataType, shape: bytes) -> pa.Field:
@@ -168,18 +153,17 @@ def test_tensors_have_the_shape_in_their_metadata() -> None:
     values = pa.array([[1, 2, 3, 4, 5, 6]] * 2, pa.large_list(pa.int16()))
     for shape in (b"[2, 3]", pickle.dumps((2, 3), 5)):  # Ray 2.49 to 2.54 pickled it
         field = tensor_field("obs", values.type, shape)
-        plain = rllib_tables.unpack_table(pa.Table.from_arrays([values], schema=pa.schema([field])))
-        assert plain["obs"].type == pa.list_(pa.list_(pa.int16(), 3), 2)
-        assert plain["obs"].to_pylist() == [[[1, 2, 3], [4, 5, 6]]] * 2
-        assert plain.schema.field("obs").metadata is None
+        tensors = column_to_arrays(values, field, PLACE)
+        assert isinstance(tensors, np.ndarray)
+        assert tensors.dtype == np.int16
+        assert tensors.tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
 
 
 @pytest.mark.parametrize("shape", [b"[2, 2]", b"[2", b'"x"', b"[-1]", pickle.dumps(os.system, 5)])
 def test_tensors_with_a_wrong_shape_are_refused(shape: bytes) -> None:
     values = pa.array([[1, 2, 3, 4, 5, 6]] * 2, pa.large_list(pa.int16()))
-    table = pa.Table.from_arrays([values], schema=pa.schema([tensor_field("obs", values.type, shape)]))
     with pytest.raises(DataError, match="column obs"):
-        rllib_tables.unpack_table(table, place=PLACE)
+        column_to_arrays(values, tensor_field("obs", values.type, shape), PLACE.of("obs"))
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,4 +174,4 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         DataError, match=r"the package lz4, which is not installed[\s\S]*fix +pip install -e '\.\[offline\]'"
     ):
-        rllib_tables.unpack_table(pq.read_table(FILE).slice(0, 1))
+        rllib_tables.unpack_column(pq.read_table(FILE)["obs"], PLACE)
