@@ -62,11 +62,11 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
     of_rllib = config.offline.output_episode_format == "rllib"
     kind = "rllib_episodes" if of_rllib else "episodes" if config.offline.output_write_episodes else "table"
     lines = [
-        f"read   {_count(report.episodes, 'episode')}, {_count(report.steps, 'step')} ({report.format}{files}{rows})",
+        f"read   {_count(written.episodes, 'episode')}, {_count(written.steps, 'step')} ({report.format}{files}{rows})",
         f"wrote  {_count(written.episodes, 'episode')}, {_count(written.steps, 'step')} "
         f"({', '.join(filter(None, (kind, written.size_text)))})",
         f"  in {config.offline.output}",
-        f"  {report.seconds:.1f} s, {report.steps / max(report.seconds, 1e-9):,.0f} steps per second",
+        f"  {report.seconds:.1f} s, {written.steps / max(report.seconds, 1e-9):,.0f} steps per second",
     ]
     notes = {
         "terminated without a last observation, the previous one is repeated": counts.final_obs_repeated,

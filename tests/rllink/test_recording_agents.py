@@ -21,7 +21,6 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.module_building import build_modules, weights_of
-from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.source import open_env_episodes
 from runner.offline.writing.recorder import Recorded
@@ -105,7 +104,7 @@ def recorded_in(folder: Path) -> list[tuple[bool, int, EnvData]]:
     found = open_env_episodes(OfflineConfig(input_=str(folder)))
     assert found is not None
     envs: dict[str, tuple[bool, int, EnvData]] = {}
-    for episodes in found.episodes(ReadCounts()):
+    for episodes in found.episodes():
         ends = zip(episodes.ids, episodes.is_terminated.tolist(), episodes.lengths.tolist(), strict=True)
         for id_, is_terminated, length in ends:
             assert id_ not in envs, "an env episode is one row"

@@ -120,10 +120,6 @@ class EnvEpisodeFormat(RowFormat):
         lengths = [table[LENGTH] for table, _ in reader.tables([LENGTH])]
         return {"num_episodes": sum(map(len, lengths)), "num_steps": sum(pc.sum(one).as_py() or 0 for one in lengths)}
 
-    def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        """Return None: a row holds the episodes of any number of agents."""
-        return None
-
 
 def layouts_of(data: RawData) -> dict[str, Layout]:
     """Return agent -> layout of its columns in all files. Raises `DataError` if the files differ."""

@@ -145,10 +145,6 @@ class RecordedFormat(ABC):
             return self.selection.of_module.no_rows((), place)
         return data_error("these data do not contain a complete step", place)
 
-    def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        """Return the number of rows that hold the decoded episodes, or None if it is unknown."""
-        return num_episodes + counts.trajectories_dropped if self.row is Row.EPISODE else None
-
 
 class RowFormat(RecordedFormat):
     """Base class of formats whose tables are decoded one by one."""

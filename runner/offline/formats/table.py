@@ -126,9 +126,6 @@ class TableFormat(RecordedFormat):
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         return {"num_steps": reader.num_rows}
 
-    def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        return num_steps + counts.final_steps_dropped
-
 
 def _selected(schema: TableSchema, selection: Selection) -> TableSchema:
     """Return the schema without the columns that are not read."""

@@ -6,10 +6,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -240,7 +240,7 @@ def _counts(source: RecordedSource) -> dict[str, str | int]:
 _OF_ENV = (EPS_ID, LENGTH, "terminated", "truncated")
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordedEnvEpisodes:
     """Files of multi-agent env episodes.
 
@@ -248,12 +248,18 @@ class RecordedEnvEpisodes:
         config: the `offline` block.
         files, reader: the files and their reader.
         layouts: agent -> layout of its columns.
+        format: format of the rows.
+        counts: corrections that reading has made so far.
+        num_rows_read: number of env episodes returned by the last stream of `episodes`.
     """
 
     config: OfflineConfig
     files: InputFiles
     reader: ParquetReader
     layouts: Mapping[str, Layout]
+    format: ClassVar[type[RecordedFormat]] = EnvEpisodeFormat
+    counts: ReadCounts = field(default_factory=ReadCounts)
+    num_rows_read: int = 0
 
     @property
     def env_name(self) -> str | None:
@@ -275,13 +281,15 @@ class RecordedEnvEpisodes:
         for table, place in self.reader.tables([*_OF_ENV, TASK]):
             yield _env_episodes(table, [], place)
 
-    def episodes(self, counts: ReadCounts) -> Iterator[EnvEpisodes]:
+    def episodes(self) -> Iterator[EnvEpisodes]:
         """Yield the env episodes in blocks of bounded size. Raises `DataError` if the data are damaged."""
+        self.num_rows_read = 0
         for table, place in self.reader.tables():
+            self.num_rows_read += table.num_rows
             blocks = [
                 block
                 for agent, layout in self.layouts.items()
-                for block in decode_by_module(agent_rows(table, agent), layout, place.of(f"agent {agent}"), counts)
+                for block in decode_by_module(agent_rows(table, agent), layout, place.of(f"agent {agent}"), self.counts)
             ]
             yield _env_episodes(table, blocks, place)
 

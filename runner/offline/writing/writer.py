@@ -96,8 +96,11 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
 class EpisodeWriter:
     """Writes blocks of episodes to a sequence of files.
 
-    Use it as a context manager: `with EpisodeWriter(...) as writer: writer.add(block)`. An exception inside removes the
-    incomplete file. Call `prepare_output` once before. Several writers with different ids may then write in parallel.
+    Use it as a context manager: `with EpisodeWriter(...) as writer: writer.add(block)`. An exception inside removes its
+    files. Call `prepare_output` once before. Several writers with different ids may then write in parallel.
+
+    Attributes:
+        report: episodes and steps added so far; after `close`, also the files.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class EpisodeWriter:
         self._file_list = file_list
         self._files: dict[str | None, RollingFiles] = {}
         self._env_files: EnvEpisodeFiles | None = None
-        self._report = WriteReport()
+        self.report = WriteReport()
         self._is_closed = False
 
     def add(self, block: ColumnBlock) -> None:
@@ -174,7 +177,7 @@ class EpisodeWriter:
         self._count(len(episodes), int(episodes.lengths.sum()))
 
     def _count(self, episodes: int, steps: int) -> None:
-        self._report += WriteReport(episodes=episodes, steps=steps)
+        self.report += WriteReport(episodes=episodes, steps=steps)
 
     @staticmethod
     def _take(add: Callable[[], None]) -> None:
@@ -195,8 +198,8 @@ class EpisodeWriter:
         """
         if not self._is_closed:
             self._is_closed = True
-            self._report = self.put_on_disk()
-        return self._report
+            self.report = self.put_on_disk()
+        return self.report
 
     def put_on_disk(self) -> WriteReport:
         """Finish the open files, so that all rows are in complete files.
@@ -209,12 +212,12 @@ class EpisodeWriter:
             self._take(file.close)
         done = [written for file in self._all_files for written in file.written]
         rows = sum(written.rows for written in done)
-        expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
+        expected = self.report.episodes if self._config.output_write_episodes else self.report.steps
         if rows != expected:
             what = f"{rows} rows are on disk, but {expected} were recorded"
             raise WriteFailed(Problem(what, str(self._config.output)))
         files = tuple(written.path for written in done if written.path)
-        return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
+        return self.report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
 
     def abort(self) -> None:
         """Delete the open files; complete files are kept."""
@@ -235,7 +238,7 @@ class EpisodeWriter:
         if kind is None:
             self.close()
         else:
-            self.abort()
+            self.discard()
 
 
 def locate_output(config: OfflineConfig) -> Location | None:

@@ -90,8 +90,8 @@ def test_env_episodes_are_converted_to_env_episodes(run_main: Run, tmp_path: Pat
 @pytest.mark.parametrize("options", CONVERTED)
 def test_agents_are_converted_to_rows_of_their_own(tmp_path: Path, options: dict[str, Any]) -> None:
     report = convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path), **options))
-    assert (report.num_rows, report.episodes) == (68, 136)
-    assert report.written.steps == report.steps == sum(rows_of(RECORDED, agent).num_rows for agent in AGENTS)
+    assert (report.num_rows, report.written.episodes) == (68, 136)
+    assert report.written.steps == sum(rows_of(RECORDED, agent).num_rows for agent in AGENTS)
     for agent, path in zip(AGENTS, sorted(tmp_path.iterdir()), strict=True):
         assert f"-p{agent[-1]}-" in path.name
         assert_same_rows(rows_of(path, agent), rows_of(RECORDED, agent))

@@ -56,7 +56,6 @@ def test_there_and_back_is_exact(tmp_path: Path, data: st.DataObject) -> None:
         )
         reports.append(convert(config))
     for report in reports:
-        assert (report.episodes, report.steps) == (len(block), block.num_rows)
         assert (report.written.episodes, report.written.steps) == (len(block), block.num_rows)
     for number in range(4):
         assert_same(sorted_by_id(read(folder / str(number))), sorted_by_id(block))
@@ -84,7 +83,7 @@ def _rows(table: pa.Table) -> list[str]:
 )
 def test_from_rllib(tmp_path: Path, name: str, least_steps: int) -> None:
     report = convert(OfflineConfig(input_=str(DATA / name), output=str(tmp_path / "episodes")))
-    assert report.written.steps == report.steps > least_steps
+    assert report.written.steps > least_steps
     source = concat_blocks(list(open_source(OfflineConfig(input_=str(DATA / name))).blocks()))
     found = read(tmp_path / "episodes")
     assert list(found.episode_ids) == list(source.episode_ids)
