@@ -1,9 +1,7 @@
 """Write RLlib's episode files: a column `item`, with the msgpack of a `SingleAgentEpisode`'s state in each row.
 
 The states equal those recorded by RLlib's env runners: buffers are lists with one item per step, with arrays encoded as
-by msgpack-numpy. All steps of a column share the header of their encoded arrays, so the bytes of all rows are computed
-together. `rllib_episodes` reads these files.
-Dimension letters: R rows of a block, W bytes of an encoded row.
+by msgpack-numpy. `rllib_episodes` reads these files.
 """
 
 from __future__ import annotations
@@ -11,14 +9,16 @@ from __future__ import annotations
 import base64
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.nested import Array
 from runner.offline.codecs.layout import Layout
 from runner.offline.codecs.rllib_episodes import ITEM
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # RLlib's env runners store it as plain integers.
 _WEIGHTS_SEQ_NO = "weights_seq_no"
-_INT64_HEAD, _FLOAT64_HEAD = b"\xd3", b"\xcb"
 _MAX_TEXT = 1000
-_Rows = npt.NDArray[np.uint8]  # (R, W)
+# Type of msgpack -> classes whose instances become one.
+_PLAIN: dict[Any, type] = {dict: Mapping, list: tuple, int: int, float: float, str: str}
 
 
 def episodes_to_items(block: ColumnBlock, layout: Layout) -> pa.Table:
@@ -41,126 +41,82 @@ def episodes_to_items(block: ColumnBlock, layout: Layout) -> pa.Table:
         block: E chunks.
         layout: layout with the known spaces of the environment, which are stored in each row.
     """
+    import msgpack
+
+    packer = msgpack.Packer(default=_as_plain, strict_types=True)  # numpy's float64 and text derive from Python's types
     spaces = {name: describe_space(getattr(layout.spaces, name)) for name in ("observation", "action")}
-    encoded = {name: _encoded_rows(name, column) for name, column in block.columns.items()}
-    items = [_packed_state(block, chunk, encoded, spaces) for chunk in range(len(block))]
+    items = [packer.pack(_state_of(block, chunk, spaces)) for chunk in range(len(block))]
     return pa.table({ITEM: pa.array(items, pa.binary())})
 
 
-def _packed_state(
-    block: ColumnBlock, chunk: int, encoded: Mapping[str, _Rows], spaces: Mapping[str, dict[str, Any] | None]
-) -> bytes:
+def _state_of(block: ColumnBlock, chunk: int, spaces: Mapping[str, dict[str, Any] | None]) -> dict[str, Any]:
     length, start, agents = int(block.lengths[chunk]), int(block.offsets[chunk]), block.agents
     t_started = int(block.t_started[chunk])
-    steps = slice(start, start + length)
     infos = None if block.infos is None else block.infos.rows_of(chunk, 0, length + 1)
     outputs = {
-        name: _packed_buffer(_joined(rows[steps]))
-        for name, rows in encoded.items()
+        name: _buffer(_rows(name, column, start, length))
+        for name, column in block.columns.items()
         if name not in (OBS, ACTIONS, REWARDS)
     }
-    fields = {
-        "id_": _packed(str(block.episode_ids[chunk])),
-        "agent_id": _packed(None if agents is None else str(agents.agent_ids[chunk])),
-        "module_id": _packed(None if agents is None else block.module_id),
-        "multi_agent_episode_id": _packed(None if agents is None else str(agents.multi_agent_episode_ids[chunk])),
-        "observations": _packed_buffer(
-            _joined(encoded[OBS][start + chunk : start + chunk + length + 1]), spaces["observation"]
-        ),
-        "actions": _packed_buffer(_joined(encoded[ACTIONS][steps]), spaces["action"]),
-        "rewards": _packed_buffer(_joined(encoded[REWARDS][steps]), _REWARD_SPACE),
-        "infos": _packed_buffer(_packed([{}] * (length + 1) if infos is None else infos)),
-        "extra_model_outputs": _packed_map(outputs) if outputs else _packed(None),
-        "is_terminated": _packed(block.is_terminated[chunk]),
-        "is_truncated": _packed(block.is_truncated[chunk]),
-        "t_started": _packed(t_started),
-        "t": _packed(t_started + length),
-        "_observation_space": _packed(spaces["observation"]),
-        "_action_space": _packed(spaces["action"]),
-        "_start_time": _packed(None),
-        "_last_step_time": _packed(None),
-        "custom_data": _packed({}),
+    return {
+        "id_": str(block.episode_ids[chunk]),
+        "agent_id": None if agents is None else str(agents.agent_ids[chunk]),
+        "module_id": None if agents is None else block.module_id,
+        "multi_agent_episode_id": None if agents is None else str(agents.multi_agent_episode_ids[chunk]),
+        "observations": _buffer(_rows(OBS, block.columns[OBS], start + chunk, length + 1), spaces["observation"]),
+        "actions": _buffer(_rows(ACTIONS, block.columns[ACTIONS], start, length), spaces["action"]),
+        "rewards": _buffer(_rows(REWARDS, block.columns[REWARDS], start, length), _REWARD_SPACE),
+        "infos": _buffer([{}] * (length + 1) if infos is None else infos),
+        "extra_model_outputs": outputs or None,
+        "is_terminated": block.is_terminated[chunk],
+        "is_truncated": block.is_truncated[chunk],
+        "t_started": t_started,
+        "t": t_started + length,
+        "_observation_space": spaces["observation"],
+        "_action_space": spaces["action"],
+        "_start_time": None,
+        "_last_step_time": None,
+        "custom_data": {},
     }
-    return _packed_map(fields)
 
 
-# --- rows of a column -----------------------------------------------------------------------------
+def _buffer(data: Sequence[Any], space: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"data": data, "lookback": 0, "finalized": False, "space": space}
 
 
-def _encoded_rows(name: str, column: Column) -> _Rows:
-    """Return each row of a column as msgpack."""
+def _rows(name: str, column: Column, start: int, length: int) -> list[Any]:
+    """Return rows of a column as RLlib stores them."""
+    rows = nested.take(column, slice(start, start + length))
     if name == REWARDS:
-        return _plain_rows(np.asarray(column), _FLOAT64_HEAD, ">f8")
-    if name == _WEIGHTS_SEQ_NO and isinstance(column, np.ndarray) and column.dtype.kind in "iu":
-        return _plain_rows(column, _INT64_HEAD, ">i8")
-    return _encoded_tree(column)
+        return list(np.asarray(rows, np.float64).tolist())
+    if name == _WEIGHTS_SEQ_NO and isinstance(rows, np.ndarray) and rows.dtype.kind in "iu":
+        return list(rows.tolist())
+    return nested.unstack(nested.map_leaves(_with_encoded_text, rows))
 
 
-def _plain_rows(numbers: npt.NDArray[Any], head: bytes, dtype: str) -> _Rows:
-    return _with_head(head, numbers.astype(dtype).reshape(-1, 1).view(np.uint8))
+def _with_encoded_text(leaf: Array) -> Array:
+    """Return text scalars encoded with the column's dtype, because each of numpy's has a dtype of its length."""
+    if leaf.dtype.kind not in "SU" or leaf.ndim > 1:
+        return leaf
+    encoded = np.empty(len(leaf), object)
+    for row in range(len(leaf)):
+        encoded[row] = _encoded(leaf.dtype, leaf[row : row + 1].tobytes())
+    return encoded
 
 
-def _encoded_tree(column: Any) -> _Rows:
-    if isinstance(column, Mapping):
-        parts = [_with_head(_packed(key), _encoded_tree(part)) for key, part in column.items()]
-        return _with_head(_packer().pack_map_header(len(parts)), np.concatenate(parts, axis=1))
-    if isinstance(column, tuple):
-        parts = [_encoded_tree(part) for part in column]
-        return _with_head(_packer().pack_array_header(len(parts)), np.concatenate(parts, axis=1))
-    array = np.ascontiguousarray(column)
-    num_bytes = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    raw = np.frombuffer(array.tobytes(), np.uint8).reshape(len(array), num_bytes)
-    fields = _array_fields(array.dtype, array.shape[1:], bool(array.shape[1:]))
-    blank = _packed(bytes(num_bytes))
-    head = _packed_map({key: _packed(value) for key, value in fields.items()} | {b"data": blank})
-    return _with_head(head[: len(head) - num_bytes], raw)
-
-
-def _array_fields(dtype: np.dtype[Any], shape: tuple[int, ...], is_array: bool) -> dict[bytes, Any]:
-    """Return msgpack-numpy's fields of an array or scalar, without its data."""
-    scalar = {b"nd": is_array, b"type": dtype.str}
-    return scalar | ({b"kind": b"", b"shape": list(shape)} if is_array else {})
-
-
-def _with_head(head: bytes, rows: _Rows) -> _Rows:
-    constant = np.broadcast_to(np.frombuffer(head, np.uint8), (len(rows), len(head)))
-    return np.concatenate([constant, rows], axis=1)
-
-
-def _joined(rows: _Rows) -> bytes:
-    """Return rows as one msgpack array."""
-    return bytes(_packer().pack_array_header(len(rows))) + rows.tobytes()
-
-
-# --- parts of a state -----------------------------------------------------------------------------
-
-
-def _packed_buffer(data: bytes, space: dict[str, Any] | None = None) -> bytes:
-    fields = {"data": data, "lookback": _packed(0), "finalized": _packed(False), "space": _packed(space)}
-    return _packed_map(fields)
-
-
-def _packed_map(fields: Mapping[Any, bytes]) -> bytes:
-    """Return a map of values that are already packed."""
-    packed = [_packed(key) + value for key, value in fields.items()]
-    return b"".join([_packer().pack_map_header(len(fields)), *packed])
-
-
-def _packer() -> Any:
-    import msgpack
-
-    return msgpack.Packer(default=_as_plain)
-
-
-def _packed(value: Any) -> bytes:
-    return bytes(_packer().pack(value))
+def _encoded(dtype: np.dtype[Any], data: bytes, shape: tuple[int, ...] | None = None) -> dict[bytes, Any]:
+    """Return an array, or a scalar without a shape, in the form of msgpack-numpy."""
+    fields = {} if shape is None else {b"kind": b"", b"shape": list(shape)}
+    return {b"nd": shape is not None, b"type": dtype.str, **fields, b"data": data}
 
 
 def _as_plain(value: Any) -> Any:
     """Convert a value that msgpack lacks: arrays as in msgpack-numpy, others, such as large integers, as text."""
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufcSU":
-        fields = _array_fields(value.dtype, value.shape, isinstance(value, np.ndarray))
-        return fields | {b"data": value.tobytes()}
+        return _encoded(value.dtype, value.tobytes(), value.shape if isinstance(value, np.ndarray) else None)
+    for plain, base in _PLAIN.items():
+        if isinstance(value, base) and type(value) is not plain:
+            return plain(value)
     return str(value)[:_MAX_TEXT]
 
 
