@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.config.compose import compose_experiment
@@ -29,7 +29,7 @@ def main(arguments: Arguments) -> int:
     named = absolute_paths({"offline": {**composed.values["offline"], "input_": arguments.words[0]}})
     inspection = inspect_data(replace(config, input_=named["offline"]["input_"]))
     if arguments.has("--json"):
-        print(json.dumps(inspection.to_plain(), indent=2, default=str))
+        print(json.dumps(asdict(inspection), indent=2, default=str))
         return 0
     if not sys.stdout.isatty():
         from runner.offline.reading.inspection_report import plain_report

@@ -44,15 +44,6 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def recognises(path: str | Path) -> bool:
-    """Return whether a file is HDF5, by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(SIGNATURE)) == SIGNATURE
-    except OSError:
-        return False
-
-
 def blocks(
     file: str | Path | BinaryIO,
     max_steps: int = MAX_STEPS,
@@ -82,7 +73,6 @@ def blocks(
         prefix = "/".join(Path(place.file or "data").with_suffix("").parts[-2:])
         for spans, ids in _group(ends, max_steps, prefix):
             yield _read_block(layout, spans, ids, (is_terminated, is_truncated), counts, place)
-    counts.log(place.file or "data")
 
 
 @contextmanager
@@ -336,7 +326,6 @@ class ColumnInfos:
     num_rows: IntArray  # (E,) rows of each chunk there
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """See `InfoRows`."""
         first, known = int(self.starts[chunk]), min(int(self.num_rows[chunk]), num_rows)
         infos = [{key: column[row] for key, column in self.columns.items()} for row in range(first, first + known)]
         return [{} for _ in range(num_before)] + infos + [{} for _ in range(num_rows - known)]

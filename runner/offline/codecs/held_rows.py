@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,21 +17,6 @@ from runner.offline.codecs.arrow_columns import RecordedInfos
 # Additional column of a block: the index of each row among the rows that the block was made from.
 ROW = "\0row"
 IntArray = npt.NDArray[np.int64]
-
-
-class NumberedIds(Sequence[str]):
-    """Lazily formatted ids from numbers."""
-
-    def __init__(self, prefix: str, numbers: IntArray) -> None:
-        self._prefix, self._numbers = prefix, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return NumberedIds(self._prefix, self._numbers[index])
-        return f"{self._prefix}{self._numbers[index]}"
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,8 @@ if TYPE_CHECKING:
 VERSION = 1
 # File columns that are not columns of a block. Extra model outputs with these names are renamed.
 RESERVED_NAMES = {
-    *(
-        "eps_id",
-        "agent_id",
-        "module_id",
-        "multi_agent_episode_id",
-        "t",
-        "t_started",
-        "length",
-        "episode_return",
-        "task",
-    ),
+    *("eps_id", "agent_id", "module_id", "multi_agent_episode_id", "task"),
+    *("t", "t_started", "length", "episode_return"),
     *("terminated", "truncated", "terminateds", "truncateds", "new_obs", "infos", "new_infos", "env_t", "new_env_t"),
 }
 # First part of the names of agents' columns in files of env episodes.

@@ -127,7 +127,6 @@ def blocks(
         num_steps += episode.length
     if held:
         yield _as_block(held)
-    counts.log(info.dataset_id)
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -290,7 +289,6 @@ class _EpisodeInfos:
     columns: Sequence[Mapping[str, Array]]
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """See `InfoRows`."""
         columns = self.columns[chunk]
         if not columns:
             return None

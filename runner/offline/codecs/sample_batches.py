@@ -41,16 +41,8 @@ _OWN = {OBS, ACTIONS, REWARDS, _NEW_OBS, "dones", "terminateds", "truncateds", "
 # Columns that the old stack stores or computes in addition to the steps, which are not module outputs.
 _LEFT_OUT = {
     *("type", "count", "unroll_id", "agent_index", "env_id", "seq_lens", "batch_indexes"),
-    *(
-        "prev_actions",
-        "prev_rewards",
-        "prev_obs",
-        "advantages",
-        "value_targets",
-        "returns",
-        "weights",
-        "values_bootstrapped",
-    ),
+    *("prev_actions", "prev_rewards", "prev_obs"),
+    *("advantages", "value_targets", "returns", "weights", "values_bootstrapped"),
 }
 _PER_SEQUENCE = re.compile(r"state_(in|out)_\d+")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -191,27 +192,11 @@ def _lists_to_array(array: pa.Array, place: DataLocation) -> Column:
         if rows and (sizes != size).any():
             row = int(np.flatnonzero(sizes != size)[0])
             raise _unequal([size], [int(sizes[row])], place.at(row))
-    items = array.flatten()
-    try:
-        values = _to_arrays(items, DataLocation(unit="item")) if size else np.zeros(0)
-    except Exception as error:
-        raise _in_row(error, items, size, place) from None
+    of_items = replace(place, items_per_row=place.items_per_row * size)
+    values = _to_arrays(array.flatten(), of_items) if size else np.zeros(0)
     if isinstance(values, dict):
         return nested.map_leaves(lambda leaf: leaf.reshape(rows, size, *leaf.shape[1:]), values)
     return values.reshape(rows, size, *values.shape[1:])
-
-
-def _in_row(error: Exception, items: pa.Array, size: int, place: DataLocation) -> Exception:
-    """Convert the error of an item to an error of its row."""
-    from runner.offline.files.data_error import DataError
-
-    if not isinstance(error, DataError):
-        return error
-    problem = error.problems[0]
-    words = (problem.where or "").split()
-    item = int(words[words.index("item") + 1].rstrip(",")) if "item" in words else 0
-    row = item // max(size, 1)
-    return data_error(problem.what, place.at(row), got=problem.got, expected=problem.expected)
 
 
 def _text_to_array(array: pa.Array, place: DataLocation) -> Column:

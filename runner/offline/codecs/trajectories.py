@@ -6,7 +6,6 @@ Dimension letters: R rows, E trajectories.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +17,6 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows
 from runner.episodes.nested import Array
 from runner.offline.files.data_error import DataLocation, data_error
-
-_log = logging.getLogger(__name__)
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -45,28 +42,6 @@ class ReadCounts:
     breaks: int = 0
     gaps: int = 0
     columns_left_out: dict[str, str] = field(default_factory=dict)
-
-    def add(self, other: ReadCounts) -> None:
-        """Add other counts."""
-        for name, count in vars(other).items():
-            if name != "columns_left_out":
-                setattr(self, name, getattr(self, name) + count)
-        self.columns_left_out.update(other.columns_left_out)
-
-    def log(self, name: str) -> None:
-        """Log a warning for each correction."""
-        texts = {
-            "terminated trajectories lack a final observation: the previous one is repeated": self.final_obs_repeated,
-            "trajectories without a termination lack a final observation: they end one step earlier": (
-                self.final_steps_dropped
-            ),
-            "trajectories without a complete step are left out": self.trajectories_dropped,
-            "next observations differ from the next row's observation: trajectories end there": self.breaks,
-            "gaps in the time steps of an episode: trajectories end there": self.gaps,
-        }
-        for text, count in texts.items():
-            if count:
-                _log.warning("%s: %d %s", name, count, text)
 
 
 @dataclass(frozen=True)
@@ -112,7 +87,6 @@ class StepInfos:
     offsets: IntArray  # (E + 1,)
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """See `InfoRows`."""
         infos = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
         if not any(infos):
             return None

@@ -20,7 +20,7 @@ import pyarrow as pa
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.held_rows import ROW, HeldRows, IntArray, NumberedIds, with_infos_and_agents
+from runner.offline.codecs.held_rows import ROW, HeldRows, IntArray, with_infos_and_agents
 from runner.offline.codecs.table_format import StepRows
 from runner.offline.codecs.table_schema import TableSchema
 from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
@@ -32,12 +32,13 @@ MAX_HELD_BYTES = 2**27
 class TrajectoryAssembler:
     """Assembles tables, added in the order of the files, to blocks of complete trajectories.
 
-    Attributes:
-        counts: corrections made so far; later rows may add to the columns that are left out.
+    Args:
+        schema: role of each column.
+        counts: updated with the corrections made; columns that are left out of later rows are dropped.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
-        self.counts = ReadCounts()
+    def __init__(self, schema: TableSchema, counts: ReadCounts) -> None:
+        self._counts = counts
         self._schema = schema
         self._held: HeldRows | None = None
         self._numbers: dict[Any, int] = {}  # (eps_id, agent_id) -> number
@@ -104,7 +105,7 @@ class TrajectoryAssembler:
         return texts
 
     def _joined(self, held: HeldRows, new: HeldRows) -> HeldRows:
-        kept = {name: one for name, one in held.data.items() if name not in self.counts.columns_left_out}
+        kept = {name: one for name, one in held.data.items() if name not in self._counts.columns_left_out}
         held = replace(held, data=kept)
         odd = held.data.keys() ^ new.data.keys()
         if odd:
@@ -241,12 +242,12 @@ class TrajectoryAssembler:
         same = rows.episode[1:] == rows.episode[:-1]
         self._check_conflicts(rows, same)
         follows = same & (rows.t[1:] == rows.t[:-1] + 1)
-        self.counts.gaps += int((same & ~follows).sum())
+        self._counts.gaps += int((same & ~follows).sum())
         new_obs = rows.data.get("\0new_obs")
         if new_obs is not None and follows.any():
             with np.errstate(invalid="ignore"):  # NaNs may be signalling
                 fits = rows_equal(nested.take(new_obs, slice(None, -1)), nested.take(rows.data["obs"], slice(1, None)))
-            self.counts.breaks += int((follows & ~fits).sum())
+            self._counts.breaks += int((follows & ~fits).sum())
             follows &= fits
         starts = np.flatnonzero(np.concatenate(([True], ~follows)))
         lengths = np.diff(np.append(starts, len(rows)))
@@ -254,7 +255,7 @@ class TrajectoryAssembler:
         columns[ROW] = np.arange(len(rows))
         steps = Steps(columns, rows.is_terminated, rows.is_truncated, new_obs)
         ids = self._ids_of(rows.episode[starts])
-        block = build_block(steps, Spans(starts, lengths, rows.t[starts], ids), self.counts)
+        block = build_block(steps, Spans(starts, lengths, rows.t[starts], ids), self._counts)
         if len(block):
             yield with_infos_and_agents(block, rows, module_id)
 
@@ -287,7 +288,7 @@ class TrajectoryAssembler:
 
     def _ids_of(self, episodes: IntArray) -> Sequence[str]:
         if "eps_id" not in self._schema.names:
-            return NumberedIds("row-", episodes)
+            return [f"row-{number}" for number in episodes.tolist()]
         return [key if isinstance(key, str) else key[0] for key in (self._keys[n] for n in episodes.tolist())]
 
     # --- tables without trajectories ------------------------------------------------------------------------------
@@ -303,8 +304,7 @@ class TrajectoryAssembler:
             out[0::2], out[1::2] = before, after
             return out
 
-        numbers = np.arange(self._num_rows, self._num_rows + count)
-        self._num_rows += count
+        first, self._num_rows = self._num_rows, self._num_rows + count
         return ColumnBlock(
             columns={"obs": nested.map_leaves(interleave, obs, following)}
             | {name: column for name, column in rows.columns.items() if name != "obs"},
@@ -312,7 +312,7 @@ class TrajectoryAssembler:
             is_terminated=rows.is_terminated,
             is_truncated=np.ones(count, np.bool_),
             t_started=np.zeros(count, np.int64),
-            episode_ids=NumberedIds("row-", numbers),
+            episode_ids=[f"row-{first + row}" for row in range(count)],
         )
 
 

@@ -252,7 +252,7 @@ class HeldOutEvaluation:
         )
 
     def _find_no_trajectories(self) -> Problem | None:
-        if self._source.has_trajectories:
+        if self._source.format.has_trajectories:
             return None
         return Problem(
             "off-policy estimates need complete episodes, but these rows do not form trajectories",

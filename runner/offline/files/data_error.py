@@ -31,16 +31,18 @@ class DataLocation:
         row: number of the row (line, step, episode) in the file, from 0.
         column: name of the field.
         unit: content of a row.
+        items_per_row: number of items of nested lists in a row, if `at` counts items.
     """
 
     file: str | None = None
     row: int | None = None
     column: str | None = None
     unit: str = "row"
+    items_per_row: int = 1
 
-    def at(self, row: int) -> DataLocation:
-        """Return the location `row` rows further on."""
-        return replace(self, row=row + (self.row or 0))
+    def at(self, number: int) -> DataLocation:
+        """Return the location this number of rows, or of their items, further on."""
+        return replace(self, row=number // self.items_per_row + (self.row or 0))
 
     def of(self, column: str) -> DataLocation:
         """Return the location of a column at this location."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyarrow import fs
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.offline.files.data_error import first_line
 
 NAMES = {"gcs": "GcsFileSystem", "s3": "S3FileSystem", "abs": "AzureFileSystem", "local": "LocalFileSystem"}
 _WILDCARDS = "*?["
@@ -121,6 +123,8 @@ def is_pattern(path: str) -> bool:
 
 def expand_pattern(location: Location) -> list[str]:
     """Return the sorted paths that match a pattern; `**` matches any number of folders."""
+    from fsspec.utils import glob_translate
+
     if location.is_local:
         return sorted(glob.glob(location.path, recursive=True))
     parts = location.path.split("/")
@@ -129,21 +133,10 @@ def expand_pattern(location: Location) -> list[str]:
     selector = fs.FileSelector(root, recursive=len(parts) > fixed + 1, allow_not_found=True)
     try:
         found = [info.path for info in location.filesystem.get_file_info(selector)]
-    except OSError as error:
+        pattern = glob_translate(location.path)
+    except (OSError, ValueError) as error:
         raise unreadable(location.shown, error) from None
-    pattern = glob.translate(location.path, recursive=True) if hasattr(glob, "translate") else _translate(location.path)
-    import re
-
     return sorted(path for path in found if re.fullmatch(pattern, path))
-
-
-def _translate(pattern: str) -> str:
-    import fnmatch
-
-    parts = [
-        ".*" if part == "**" else fnmatch.translate(part)[4:-3].replace(".*", "[^/]*") for part in pattern.split("/")
-    ]
-    return "/".join(parts)
 
 
 def nearest_sibling(location: Location) -> str | None:
@@ -161,8 +154,4 @@ def nearest_sibling(location: Location) -> str | None:
 
 def unreadable(shown: str, error: Exception) -> ConfigError:
     """Return the error for a path that cannot be read."""
-    return ConfigError([Problem(f"this path cannot be read: {_first_line(error)}", shown)])
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return ConfigError([Problem(f"this path cannot be read: {first_line(error)}", shown)])

@@ -145,7 +145,6 @@ class ParquetReader:
         return replace(self, files=self.files.only(number), footers=(self.footers[number],))
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """See `RawReader`."""
         for path in self.files.paths:
             place = DataLocation(path, 0)
             try:

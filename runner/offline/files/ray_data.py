@@ -252,7 +252,6 @@ class RayReader:
         return _narrowed(self._dataset, self._config.input_read_method_kwargs.get("filter"), columns)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """See `RawReader`."""
         row = 0
         for table in self._batches(_ROWS_PER_TABLE) if self._held is None else self._held_tables(self._held):
             place = DataLocation(str(self._config.input_), row)

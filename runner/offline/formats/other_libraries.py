@@ -160,7 +160,6 @@ class SampleBatchReader:
         self.schema = first[0].schema
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """See `RawReader`."""
         for path in self.files.paths:
             try:
                 with self.files.open_stream(path) as stream:

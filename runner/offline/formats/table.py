@@ -84,16 +84,14 @@ class TableFormat(RecordedFormat):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        assembler = TrajectoryAssembler(self.schema)
         counts.columns_left_out.update(self.left_out)
-        assembler.counts.columns_left_out = counts.columns_left_out  # needed before the last block
+        assembler = TrajectoryAssembler(self.schema, counts)
         for table, place in tables:
             yield from assembler.add(self._read(table, place, counts), place)
         yield from assembler.finish()
-        counts.add(assembler.counts)
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        assembler = TrajectoryAssembler(self.schema)
+        assembler = TrajectoryAssembler(self.schema, counts)
         blocks = [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
         return self.one_block(blocks, place)
 

@@ -105,12 +105,6 @@ class Inspection:
     counts: ReadCounts = field(default_factory=ReadCounts)
     tasks: dict[str, int] = field(default_factory=dict)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return JSON-serialisable values."""
-        import dataclasses
-
-        return dataclasses.asdict(self)
-
 
 @dataclass
 class AgentsInspection:
@@ -134,12 +128,6 @@ class AgentsInspection:
     modules: dict[str, list[str]]
     agents: dict[str, Inspection]
     tasks: dict[str, int]
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return JSON-serialisable values."""
-        import dataclasses
-
-        return dataclasses.asdict(self)
 
 
 def inspect_data(config: OfflineConfig) -> Inspection | AgentsInspection:
@@ -218,7 +206,7 @@ class _Scan:
         order = {OBS: 0, ACTIONS: 1, REWARDS: 2}
         names.sort(key=lambda name: order.get(name.partition("/")[0], 3))
         without = None
-        if not source.has_trajectories:
+        if not source.format.has_trajectories:
             without = "rows have neither eps_id, t nor end flags, so each is an episode of one step"
         return Inspection(
             description=source.description(),

@@ -143,16 +143,6 @@ class RecordedSource:
         return self.format.env_name
 
     @property
-    def has_trajectories(self) -> bool:
-        """Whether rows form trajectories. If not, each row is an episode of one step."""
-        return self.format.has_trajectories
-
-    @property
-    def has_final_obs(self) -> bool:
-        """Whether the observation after a trajectory's last step is recorded."""
-        return self.format.has_final_obs
-
-    @property
     def layout(self) -> Layout:
         """Layout of the decoded columns, inferred from the first block if it is not recorded."""
         if self.format.layout is not None:

@@ -128,7 +128,7 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], mo
     Raises:
         DataError: names the connector or module and the missing columns.
     """
-    if source.has_trajectories:
+    if source.format.has_trajectories:
         return
     if module.is_stateful:
         raise _no_trajectories(source, f"the recurrent module {type(module).__name__}")
@@ -136,7 +136,7 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], mo
         name, requires = type(connector).__name__, Requirements.of(connector)
         if requires.needs_trajectories or requires.num_lookback:
             raise _no_trajectories(source, name)
-        if requires.needs_next_obs and not source.has_final_obs:
+        if requires.needs_next_obs and not source.format.has_final_obs:
             what = f"{name} needs the observation after each step, which these rows do not contain"
             raise DataError([Problem(what, source.where, fix="add a column new_obs, or eps_id and t, or end flags")])
 

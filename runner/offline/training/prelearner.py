@@ -112,22 +112,9 @@ def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt
 
 
 # Names of columns in recorded tables without `input_read_schema`.
-SCHEMA = {
-    name: name
-    for name in (
-        "eps_id",
-        "agent_id",
-        "module_id",
-        "obs",
-        "actions",
-        "rewards",
-        "infos",
-        "new_obs",
-        "terminateds",
-        "truncateds",
-        "t",
-    )
-}
+_IDS = ("eps_id", "agent_id", "module_id")
+_STEP = ("obs", "actions", "rewards", "infos", "new_obs", "terminateds", "truncateds", "t")
+SCHEMA = {name: name for name in (*_IDS, *_STEP)}
 
 
 @dataclass(frozen=True)
@@ -176,7 +163,6 @@ class OfflinePreLearner:
         config: the experiment.
         module_spec: makes module and learner pipeline.
         decode: Arrow table of raw rows -> column block; None if `_map_to_episodes` is overridden.
-        module_state: (P,) initial parameters, or None for the parameters that the run's seed determines.
         newest_module_state: called with the current version; returns the newest version and its parameters (P,), or
             None if it is current. None for pipelines that do not use the module.
         **kwargs: `offline.prelearner_kwargs`, also passed to `_map_to_episodes`.
@@ -187,7 +173,6 @@ class OfflinePreLearner:
         config: ExperimentConfig,
         module_spec: PreLearnerSpec,
         decode: Callable[[pa.Table], ColumnBlock] | None = None,
-        module_state: Any = None,
         newest_module_state: Callable[[int], tuple[int, Any] | None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -199,8 +184,6 @@ class OfflinePreLearner:
         self._module, self._learner_connector, self._columns = parts.module, parts.learner_pipeline, parts.columns
         self._env_to_module = parts.env_to_module
         self._weights = FlatParameters(self._module)
-        if module_state is not None:
-            self._weights.load(module_state)
         self._buffer = _make_buffer(config.offline)
         self._decode = decode
         self._newest_module_state = newest_module_state

@@ -151,7 +151,6 @@ class ParquetOutput(OutputFormat):
         return names - {"self", "where", "schema", "filesystem", "options"} | {"row_group_size"}
 
     def write(self, table: pa.Table) -> None:
-        """Write rows."""
         self._writer.write_table(table, row_group_size=self._row_group_size or table.num_rows)
 
     def close(self) -> None:
@@ -211,7 +210,6 @@ class JsonOutput(TextOutput):
         return {"compression"}
 
     def write(self, table: pa.Table) -> None:
-        """Write rows."""
         write_json_rows(table, self._stream)
 
 
@@ -226,7 +224,6 @@ class CsvOutput(TextOutput):
         return {"compression", "include_header", "delimiter", "quoting_style", "eol", "batch_size"}
 
     def write(self, table: pa.Table) -> None:
-        """Write rows."""
         has_header = self._is_first and self._options.get("include_header", True)
         write_csv_rows(table, self._stream, self._options | {"include_header": has_header})
         self._is_first = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.episodes.columns import ColumnBlock
-from runner.offline.codecs.hdf5 import blocks, recognises
+from runner.offline.codecs.hdf5 import blocks
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError
 
@@ -60,7 +59,6 @@ def test_episodes_end_with_terminals_and_timeouts(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", fields("..T..U.."))
     counts = ReadCounts()
     parts = list(blocks(path, counts=counts))
-    assert recognises(path)
     assert outline(parts) == [([0, 1, 2, 2], "T", 0), ([103, 104, 105], "U", 0), ([206, 207], "U", 0)]
     assert counts == ReadCounts(final_obs_repeated=1, final_steps_dropped=2)
     (block,) = parts
@@ -234,9 +232,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "c.hdf5"
     text.write_text("no HDF5")
     assert_refused(text, "damaged")
-    assert not recognises(text)
     assert_refused(tmp_path / "missing.hdf5", "does not exist")
-    assert not recognises(tmp_path / "missing.hdf5")
 
 
 def test_other_files_are_not_read(tmp_path: Path) -> None:
@@ -252,9 +248,3 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
     with h5py.File(virtual, "a") as file:
         file.create_virtual_dataset("observations", layout)
     assert_refused(virtual, "observations", "in this file")
-
-
-def test_counts_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        list(blocks(write(tmp_path / "a.hdf5", fields("..T..U"))))
-    assert any("1 terminated trajectories lack a final observation" in record.getMessage() for record in caplog.records)

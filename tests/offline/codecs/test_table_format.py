@@ -39,12 +39,13 @@ def read(tables: Sequence[pa.Table], **mapping: str) -> tuple[list[ColumnBlock],
     """The blocks of some tables, one after the other."""
     names, layout = tables[0].column_names, read_steps_layout(tables[0].schema)
     schema = resolve_schema(names, mapping, "file") if layout is None else schema_of_layout(layout, names)
-    assembler = TrajectoryAssembler(schema)
+    counts = ReadCounts()
+    assembler = TrajectoryAssembler(schema, counts)
     found = []
     for number, table in enumerate(tables):
         place = DataLocation(f"file-{number}", 0)
         found += assembler.add(read_steps(table, schema, layout, place), place)
-    return found + assembler.finish(), assembler.counts
+    return found + assembler.finish(), counts
 
 
 def cut(table: pa.Table, cuts: Sequence[int]) -> list[pa.Table]:
@@ -176,7 +177,7 @@ def test_ungrouped_rows_are_episodes_of_one_step() -> None:
 
 def test_only_open_episodes_are_held() -> None:
     table = block_to_steps(flat_block([10] * 50))
-    assembler = TrajectoryAssembler(resolve_schema(table.column_names, {}, "file"))
+    assembler = TrajectoryAssembler(resolve_schema(table.column_names, {}, "file"), ReadCounts())
     for start in range(0, 500, 25):
         place = DataLocation("file", start)
         assembler.add(read_steps(table.slice(start, 25), assembler._schema, None, place), place)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,17 +112,6 @@ def test_no_rows() -> None:
     block = group_steps(Steps({"obs": np.zeros((0, 2)), "actions": np.zeros(0), "rewards": np.zeros(0)},
                               np.zeros(0, bool), np.zeros(0, bool)), ReadCounts())  # fmt: skip
     assert (len(block), block.columns["obs"].shape) == (0, (0, 2))
-
-
-def test_counts_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    counts = ReadCounts(1, 2, 3, 4)
-    counts.add(ReadCounts(breaks=1))
-    with caplog.at_level(logging.WARNING):
-        counts.log("file.json")
-        ReadCounts().log("other.json")
-    assert counts == ReadCounts(1, 2, 3, 5)
-    assert len(caplog.records) == 4
-    assert all("file.json" in record.getMessage() for record in caplog.records)
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_an_inspection_tells_of_env_episodes_and_of_each_agent() -> None:
     name = "runner.environments.MultiAgentCartPole"
     for line in ("agents       agent_0, agent_1", "agent_1, module p1", f"environment  {name}"):
         assert line in report
-    assert json.loads(json.dumps(found.to_plain(), default=str))["agents"]["agent_0"]["episodes"] == found.episodes
+    assert json.loads(json.dumps(asdict(found), default=str))["agents"]["agent_0"]["episodes"] == found.episodes
 
 
 def test_env_episodes_are_converted_to_env_episodes(run_main: Run, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_episodes(tmp_path: Path, rows_per_file: int | None) -> None:
     write(tmp_path, PARTS, output_max_rows_per_file=rows_per_file)
     source = source_of(tmp_path)
     assert source.format.name == "episodes"
-    assert source.has_trajectories
+    assert source.format.has_trajectories
     assert source.env_name == "CartPole-v1"
     assert source.spaces == SPACES
     assert_same(concat_blocks(list(source.blocks())), WHOLE)
@@ -102,7 +102,7 @@ def test_tables_straddle_files(tmp_path: Path, method: str, kwargs: dict[str, st
     )
     assert len(list(tmp_path.iterdir())) == 6
     source = open_source(OfflineConfig(input_=str(tmp_path)), SPACES)
-    assert (source.format.name, source.has_trajectories) == ("table", True)
+    assert (source.format.name, source.format.has_trajectories) == ("table", True)
     found = concat_blocks(list(source.blocks()))
     if method == "write_parquet":
         assert_same(found, WHOLE)
@@ -186,8 +186,8 @@ def test_ungrouped_tables(tmp_path: Path) -> None:
     table = block_to_steps(flat_block([3])).replace_schema_metadata(None)
     pq.write_table(table.select(["obs", "actions", "rewards"]), tmp_path / "rows.parquet")
     source = source_of(tmp_path)
-    assert not source.has_trajectories
-    assert not source.has_final_obs
+    assert not source.format.has_trajectories
+    assert not source.format.has_final_obs
     assert next(source.blocks()).lengths.tolist() == [1, 1, 1]
 
 
