@@ -207,25 +207,42 @@ def safe_name(text: str) -> str:
     return _UNSAFE.sub("-", text)
 
 
-def next_place(
-    config: OfflineConfig, location: Location, stem: str, writer_number: int, env_name: str | None
-) -> tuple[Location, str]:
+@dataclass(frozen=True)
+class Destination:
+    """Output folder and names of the files of one writer.
+
+    Attributes:
+        config: the `output...` options.
+        location: the output folder, or None if the writing function uses another destination.
+        writer_id: part of the file names.
+        writer_number: number of the writer, from 1, in the names of run folders.
+        env_name: name of the environment, or None if it is unknown.
+        file_list: records each file before it is opened.
+    """
+
+    config: OfflineConfig
+    location: Location | None
+    writer_id: str
+    writer_number: int
+    env_name: str | None
+    file_list: FileList | None
+
+
+def next_place(to: Destination, location: Location, stem: str) -> tuple[Location, str]:
     """Return a free folder and file name for the next file.
 
     Args:
-        config: the `output...` options.
-        location: the output folder.
+        to: destination of the writer.
+        location: its output folder.
         stem: start of the file names, unique for each writer, so that names never clash.
-        writer_number: number of the writer, from 1.
-        env_name: name of the environment, or None if it is unknown.
     """
-    extension = file_extension(config)
-    if not config.output_run_folders:
+    extension = file_extension(to.config)
+    if not to.config.output_run_folders:
         number = _highest(re.escape(stem) + r"(\d+)\..*", names_in(location), -1) + 1
         return location, f"{stem}{number:06d}.{extension}"
-    env_folder = safe_name(env_name or _NAMELESS).lower().strip("-.") or _NAMELESS
+    env_folder = safe_name(to.env_name or _NAMELESS).lower().strip("-.") or _NAMELESS
     of_env = replace(location, path=f"{location.path}/{env_folder}")
-    head = f"run-{writer_number:06d}-"
+    head = f"run-{to.writer_number:06d}-"
     number = _highest(head + r"(\d+)", names_in(of_env, fs.FileType.Directory), 0) + 1
     return replace(of_env, path=f"{of_env.path}/{head}{number:05d}"), f"{stem}{number:06d}.{extension}"
 

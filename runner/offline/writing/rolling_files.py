@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import (
@@ -23,7 +23,7 @@ from runner.offline.codecs.rllib_episode_states import episodes_to_items
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.filesystems import Location
 from runner.offline.writing.output_files import (
-    FileList,
+    Destination,
     OutputFile,
     Written,
     next_place,
@@ -35,7 +35,6 @@ from runner.offline.writing.output_formats import check_columns, write_function
 from runner.offline.writing.ray_output import RayOutput
 
 _ROW_GROUP_BYTES = 2**22
-_OPTIONAL_NAMES = ("infos", "new_infos", "task")  # columns that only some episodes have
 
 
 class RollingFiles:
@@ -45,44 +44,28 @@ class RollingFiles:
         written: complete files.
     """
 
-    def __init__(
-        self,
-        config: OfflineConfig,
-        location: Location | None,
-        writer_id: str,
-        writer_number: int,
-        module_id: str | None,
-        spaces: Spaces | None,
-        env_name: str | None,
-        file_list: FileList | None = None,
-    ) -> None:
+    def __init__(self, to: Destination, spaces: Spaces | None = None, module_id: str | None = None) -> None:
         """Start without a file.
 
         Args:
-            config: the `output...` options.
-            location: the folder, or None if the writing function uses another destination.
-            writer_id, module_id: parts of the file names; a single agent needs no `module_id`.
-            writer_number: number of the writer, from 1, in the names of run folders.
-            spaces, env_name: metadata of the files.
-            file_list: records each file before it is opened.
+            to: destination of the files.
+            spaces: recorded spaces of the environment.
+            module_id: part of the file names; a single agent needs none.
         """
-        self._file_list = file_list
         self.written: list[Written] = []
-        self._config, self._location = config, location
-        self._spaces, self._env_name = spaces, env_name
-        kind = "episodes" if config.output_write_episodes else "steps"
+        self._to, self._config, self._location = to, to.config, to.location
+        self._spaces = spaces
+        kind = "episodes" if to.config.output_write_episodes else "steps"
         module = "" if module_id is None else f"-{safe_name(module_id)}"
-        self._stem = f"{kind}-{safe_name(writer_id)}{module}-"
-        self._writer_number = writer_number
+        self._stem = f"{kind}-{safe_name(to.writer_id)}{module}-"
         self._layout: Layout | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
-        self._function = write_function(config)
+        self._function = write_function(to.config)
         self._open: OutputFile | RayOutput | None = None
         self._folder: Location | None = None  # of the newest file
-        self._optional_fields: dict[str, pa.Field] = {}
-        self._names: list[str] = []
-        limit = config.output_max_file_size
+        self._fields: dict[str, pa.Field] = {}  # all columns so far
+        limit = to.config.output_max_file_size
         self._group_bytes = min(_ROW_GROUP_BYTES, limit) if limit else _ROW_GROUP_BYTES
 
     def add(self, block: ColumnBlock) -> None:
@@ -133,21 +116,19 @@ class RollingFiles:
     # --- rows -----------------------------------------------------------------------------------------------------
 
     def _table_of(self, block: ColumnBlock) -> pa.Table:
-        layout = layout_of(block, self._spaces, self._env_name)
+        layout = layout_of(block, self._spaces, self._to.env_name)
         if self._layout is None:
             check_columns(self._config, layout)
         self._layout = layout if self._layout is None else self._layout.merged_with(layout)
-        copied = ColumnBlock(
-            {name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
-            block.lengths.copy(),
-            block.is_terminated.copy(),
-            block.is_truncated.copy(),
-            block.t_started.copy(),
-            block.episode_ids,
-            infos=block.infos,
-            module_id=block.module_id,
-            agents=block.agents,
-            tasks=block.tasks,
+        copied = replace(
+            block,
+            columns={name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
+            lengths=block.lengths.copy(),
+            is_terminated=block.is_terminated.copy(),
+            is_truncated=block.is_truncated.copy(),
+            t_started=block.t_started.copy(),
+            lookback=None,
+            last_lookback=None,
         )
         if self._config.output_episode_format == "rllib":
             return episodes_to_items(copied, self._layout)
@@ -161,7 +142,7 @@ class RollingFiles:
     def _take(self, rows: pa.Table) -> None:
         rows = self._completed(rows)
         if self._waiting and rows.column_names != self._waiting[0].column_names:
-            self._flush()  # first rows with infos or tasks
+            self._flush()  # first rows with infos, tasks or another agent
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         limit = self._config.output_max_rows_per_file
@@ -172,15 +153,12 @@ class RollingFiles:
             self._finish()
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        """Add columns for infos and tasks once they have occurred, so that all later files have the same schema."""
-        found = {name: rows.schema.field(name) for name in _OPTIONAL_NAMES if name in rows.column_names}
-        if not found.keys() <= self._optional_fields.keys():
-            self._optional_fields |= found
-            self._names = [*rows.column_names, *(name for name in self._optional_fields if name not in found)]
-        for name, column in self._optional_fields.items():
-            if name not in found:
-                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
-        return rows.select(self._names) if self._optional_fields else rows
+        """Add the columns of earlier rows, such as infos, tasks and columns of other agents, as nulls."""
+        self._fields |= {field.name: field for field in rows.schema if field.name not in self._fields}
+        for name, field in self._fields.items():
+            if name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows.select(list(self._fields))
 
     def _rows_of_file(self) -> int:
         waiting = sum(int(table.num_rows) for table in self._waiting)
@@ -212,9 +190,9 @@ class RollingFiles:
         if self._location is None:
             assert self._function is not None
             return RayOutput(self._config, self._function, None, "", schema)
-        folder, name = next_place(self._config, self._location, self._stem, self._writer_number, self._env_name)
-        if self._file_list is not None:
-            self._file_list.add(f"{folder.path}/{name}")
+        folder, name = next_place(self._to, self._location, self._stem)
+        if self._to.file_list is not None:
+            self._to.file_list.add(f"{folder.path}/{name}")
         self._folder = folder
         if self._function is not None:
             return RayOutput(self._config, self._function, folder, name, schema)
@@ -237,38 +215,20 @@ class EnvEpisodeFiles(RollingFiles):
     """`RollingFiles` of multi-agent env episodes. A new agent starts another file, which includes its columns.
 
     Args:
-        spaces: agent -> its spaces.
-        others: see `RollingFiles`.
+        to: destination of the files.
+        spaces: agent -> its recorded spaces.
     """
 
-    def __init__(
-        self,
-        config: OfflineConfig,
-        location: Location | None,
-        writer_id: str,
-        writer_number: int,
-        spaces: Mapping[str, Spaces],
-        env_name: str | None,
-        file_list: FileList | None = None,
-    ) -> None:
-        super().__init__(config, location, writer_id, writer_number, None, None, env_name, file_list)
+    def __init__(self, to: Destination, spaces: Mapping[str, Spaces]) -> None:
+        super().__init__(to)
         self._agent_spaces = spaces
         self._layouts: Mapping[str, Layout] = {}
-        self._fields: dict[str, pa.Field] = {}  # all columns so far
 
     def add_env_episodes(self, episodes: EnvEpisodes) -> None:
         """Write env episodes; see `add`."""
-        found = agent_layouts(episodes, self._agent_spaces, self._env_name)
+        found = agent_layouts(episodes, self._agent_spaces, self._to.env_name)
         if not self._layouts:
             for layout in found.values():
                 check_columns(self._config, layout)
         self._layouts = merged_layouts(self._layouts, found)
         self._add_rows(env_episodes_to_table(episodes, self._layouts))
-
-    def _completed(self, rows: pa.Table) -> pa.Table:
-        """Add the missing columns of all agents so far."""
-        self._fields |= {field.name: field for field in rows.schema if field.name not in self._fields}
-        for name, field in self._fields.items():
-            if name not in rows.column_names:
-                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-        return rows.select(list(self._fields))

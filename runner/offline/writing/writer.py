@@ -18,7 +18,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import EnvEpisodes
 from runner.offline.codecs.layout import Spaces
 from runner.offline.files.filesystems import Location, locate
-from runner.offline.writing.output_files import FileList, names_in, reason_of
+from runner.offline.writing.output_files import Destination, FileList, names_in, reason_of
 from runner.offline.writing.output_files import WriteFailed as WriteFailed
 from runner.offline.writing.output_formats import check_env_episode_options, check_output_options, write_function
 from runner.offline.writing.rolling_files import EnvEpisodeFiles, RollingFiles
@@ -128,10 +128,8 @@ class EpisodeWriter:
         """
         check_output_options(config)
         self._config = config
-        self._spaces, self._env_name, self._agent_spaces = spaces, env_name, agent_spaces
-        self._location = locate_output(config)
-        self._id, self._number = writer_id, writer_number
-        self._file_list = file_list
+        self._to = Destination(config, locate_output(config), writer_id, writer_number, env_name, file_list)
+        self._spaces, self._agent_spaces = spaces, agent_spaces
         self._files: dict[str | None, RollingFiles] = {}
         self._env_files: EnvEpisodeFiles | None = None
         self.report = WriteReport()
@@ -150,17 +148,7 @@ class EpisodeWriter:
             return
         module_id = block.module_id if block.agents is not None else None
         if module_id not in self._files:
-            arguments = (
-                self._config,
-                self._location,
-                self._id,
-                self._number,
-                module_id,
-                self._spaces,
-                self._env_name,
-                self._file_list,
-            )
-            self._files[module_id] = RollingFiles(*arguments)
+            self._files[module_id] = RollingFiles(self._to, self._spaces, module_id)
         self._take(lambda: self._files[module_id].add(block))
         self._count(len(block), block.num_rows)
 
@@ -170,8 +158,7 @@ class EpisodeWriter:
             raise ValueError("the writer is closed")
         if self._env_files is None:
             check_env_episode_options(self._config)
-            arguments = (self._config, self._location, self._id, self._number, self._agent_spaces, self._env_name)
-            self._env_files = EnvEpisodeFiles(*arguments, self._file_list)
+            self._env_files = EnvEpisodeFiles(self._to, self._agent_spaces)
         files = self._env_files
         self._take(lambda: files.add_env_episodes(episodes))
         self._count(len(episodes), int(episodes.lengths.sum()))
