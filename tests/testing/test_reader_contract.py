@@ -19,7 +19,7 @@ from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats import registry
 from runner.offline.formats.native import EpisodeFormat
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import FileFormat
+from runner.offline.formats.recorded_format import RecordedFormat
 from runner.offline.formats.selection import Selection
 from runner.testing import BrokenContract, check_reader
 from tests.offline.formats.recordings import make_episodes
@@ -28,7 +28,7 @@ NPZ = FileKind("npz", "NumPy", (".npz",), b"PK\x03\x04", is_binary=True)
 
 
 @dataclass(frozen=True)
-class NpzFormat(FileFormat):
+class NpzFormat(RecordedFormat):
     """One episode a file; nothing is wrong with it."""
 
     name = "npz"

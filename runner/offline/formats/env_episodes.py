@@ -32,14 +32,14 @@ from runner.offline.files.input_files import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import Row, RowFormat, completed
+from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
 from runner.offline.formats.selection import ALWAYS_READ, Selection, several_agents
 
 _NO_OUTPUTS = ("infos", "env_t")
 
 
 @dataclass(frozen=True)
-class EnvEpisodeFormat(RowFormat):
+class EnvEpisodeFormat(RecordedFormat):
     """Env episodes of several agents.
 
     Attributes:
@@ -91,8 +91,8 @@ class EnvEpisodeFormat(RowFormat):
             are_files_alike=all(agents.keys() <= read_layouts(schema).keys() for schema in data.schemas),
         )
 
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """Return the episodes of the module's agents, grouped by agent."""
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+        """Return the episodes of the module's agents in one block, grouped by agent."""
         assert self.layout is not None
         assert self.selection.of_module is not None
         blocks = []
@@ -102,8 +102,8 @@ class EnvEpisodeFormat(RowFormat):
                 columns = own.selected(set(self.layout.columns))
                 blocks.append(decode_episodes(rows, columns, replace(place, column=f"agent {agent}"), counts))
         if not blocks:
-            return empty_block(self.layout.columns)
-        return replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)
+            return [empty_block(self.layout.columns)]
+        return [replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)]
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
         assert self.layout is not None

@@ -31,11 +31,10 @@ from runner.offline.codecs.step_columns import is_list
 from runner.offline.codecs.table_format import nest_columns
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
-from runner.offline.files.input_files import PARQUET, InputFiles
+from runner.offline.files.input_files import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats.raw_data import RawData, common_layout
-from runner.offline.formats.recorded_format import Row, RowFormat, completed
+from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
 from runner.offline.formats.selection import Selection
 
 _MODULE_ID = "module_id"
@@ -85,7 +84,7 @@ def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
 
 
 @dataclass(frozen=True)
-class EpisodeFormat(RowFormat):
+class EpisodeFormat(RecordedFormat):
     """Episodes of `runner`, with the layout from the files' metadata or, without it, inferred from the columns."""
 
     name = "episodes"
@@ -114,15 +113,8 @@ class EpisodeFormat(RowFormat):
         assert layout is not None
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
 
-    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`. Yields one block per acting module."""
-        for table, place in tables:
-            for block in decode_by_module(table, self.layout, place, counts):
-                if len(block):
-                    yield block
-
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        return decode_episodes(table, self.layout, place, counts)
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+        return list(decode_by_module(table, self.layout, place, counts))
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
         assert self.layout is not None

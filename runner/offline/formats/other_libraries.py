@@ -16,14 +16,14 @@ from runner.offline.files.data_error import DataError, DataLocation, data_error,
 from runner.offline.files.input_files import JSON, PARQUET, FileKind, InputFiles, check_kind
 from runner.offline.files.raw_rows import RawReader, RawTable
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import FileFormat, Row, RowFormat, completed
+from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
 from runner.offline.formats.selection import Selection
 
 HDF5 = FileKind("hdf5", "HDF5", (".h5", ".hdf5"), hdf5.SIGNATURE, is_binary=True)
 
 
 @dataclass(frozen=True)
-class D4RLFormat(FileFormat):
+class D4RLFormat(RecordedFormat):
     """D4RL files: one array per field, with the steps of all episodes concatenated."""
 
     name = "hdf5"
@@ -50,7 +50,7 @@ MINARI = FileKind("minari", "Minari", recognises_folder=minari.recognises)
 
 
 @dataclass(frozen=True)
-class MinariFormat(FileFormat):
+class MinariFormat(RecordedFormat):
     """Minari data set: a folder with a description and HDF5 or Arrow files."""
 
     name = "minari"
@@ -71,7 +71,7 @@ class MinariFormat(FileFormat):
 
 
 @dataclass(frozen=True)
-class RLlibEpisodeFormat(RowFormat):
+class RLlibEpisodeFormat(RecordedFormat):
     """RLlib episodes, one msgpack value per row."""
 
     name = "rllib_episodes"
@@ -88,20 +88,12 @@ class RLlibEpisodeFormat(RowFormat):
             spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, DataLocation(data.where, 0)))
         return cls(selection, spaces)
 
-    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`. Yields one block per acting module."""
-        for table, place in tables:
-            yield from self._by_module(table, place, counts)
-
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        return self.one_block(self._by_module(table, place, counts), place)
-
-    def _by_module(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
         return [self.selection.block(block) for block in rllib_episodes.decode_by_module(table, place, counts)]
 
 
 @dataclass(frozen=True)
-class SampleBatchFormat(RowFormat):
+class SampleBatchFormat(RecordedFormat):
     """RLlib SampleBatches, as JSON lines with a type or as tables of lists."""
 
     name = "sample_batches"
@@ -133,11 +125,11 @@ class SampleBatchFormat(RowFormat):
         is_configured = data.config.input_read_sample_batches
         return len(data.head) > 0 and (is_configured or sample_batches.recognises(data.head))
 
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
         module = self.selection.of_module
         block = sample_batches.decode(table, place, counts, None if module is None else module.module_id)
         block = self.selection.block(block)
-        return block if module is None else replace(block, module_id=module.module_id)
+        return [block if module is None else replace(block, module_id=module.module_id)]
 
     def no_steps(self, place: DataLocation) -> DataError:
         module = self.selection.of_module

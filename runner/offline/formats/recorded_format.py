@@ -33,7 +33,7 @@ class Row(Enum):
 class RecordedFormat(ABC):
     """Format of opened data: knows their layout and decodes them. Can be pickled.
 
-    To add a format, derive from `RowFormat` or `FileFormat` and add the class to `registry.FORMATS`.
+    To add a format, override `open`, and `decode` for rows or else `blocks`, and add the class to `registry.FORMATS`.
 
     Attributes:
         name: name in reports, records and messages.
@@ -65,9 +65,9 @@ class RecordedFormat(ABC):
     # -- opening ---------------------------------------------------------------------------------------------------
 
     @classmethod
-    @abstractmethod
     def recognises(cls, data: RawData) -> bool:
-        """Return whether data in one of `kinds` have this format. Raises `DataError` if they are damaged."""
+        """Return whether data in one of `kinds` have this format; by default all. Raises `DataError` if damaged."""
+        return True
 
     @classmethod
     @abstractmethod
@@ -86,7 +86,7 @@ class RecordedFormat(ABC):
     @classmethod
     def reader_of(cls, data: RawData) -> RawReader | None:
         """Return the reader of the rows, or None if the data do not have rows."""
-        return data.reader
+        return None if cls.row is None else data.reader
 
     def narrowed(self, selection: Selection) -> Self:
         """Return the format with fewer columns."""
@@ -95,7 +95,6 @@ class RecordedFormat(ABC):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         """Yield the episodes in blocks of bounded size, with complete trajectories if possible.
 
@@ -107,9 +106,14 @@ class RecordedFormat(ABC):
         Raises:
             DataError: the data are damaged or do not match earlier data. Names the file, row and column.
         """
+        for table, place in tables:
+            yield from (block for block in self.decode(table, place, counts) if len(block))
 
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """Decode the episodes in raw rows; trajectories of steps are cut at the table's ends. Raises `DataError`."""
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+        """Decode the episodes in raw rows to one block per module. Raises `DataError`.
+
+        Trajectories of steps are cut at the table's ends.
+        """
         raise NotImplementedError(f"data of the format {self.name} do not have rows")
 
     def one_block(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
@@ -118,7 +122,7 @@ class RecordedFormat(ABC):
         Raises:
             DataError: there are several blocks without `selection.of_module`; or see `ModuleAgents.joined`.
         """
-        if self.selection.of_module is not None:
+        if self.selection.of_module is not None and not self.reads_one_module:
             return self.selection.of_module.joined(blocks, place)
         if len(blocks) != 1:
             raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
@@ -144,29 +148,6 @@ class RecordedFormat(ABC):
         if self.selection.of_module is not None:
             return self.selection.of_module.no_rows((), place)
         return data_error("these data do not contain a complete step", place)
-
-
-class RowFormat(RecordedFormat):
-    """Base class of formats whose tables are decoded one by one."""
-
-    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        for table, place in tables:
-            block = self.decode(table, place, counts)
-            if len(block):
-                yield block
-
-
-class FileFormat(RecordedFormat):
-    """Base class of formats of files without rows."""
-
-    @classmethod
-    def recognises(cls, data: RawData) -> bool:
-        """Return True: the kind of the files is sufficient."""
-        return True
-
-    @classmethod
-    def reader_of(cls, data: RawData) -> None:
-        """Return None: these files do not have rows."""
 
 
 def completed(given: Spaces, recorded: Spaces) -> Spaces:

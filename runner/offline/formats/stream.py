@@ -19,7 +19,7 @@ from runner.offline.files.data_error import DataLocation, data_error, first_line
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import FileFormat
+from runner.offline.formats.recorded_format import RecordedFormat
 from runner.offline.formats.selection import Selection
 
 _WHERE = "offline.input_"
@@ -27,7 +27,7 @@ _STEPS_OF_BLOCK = 2048
 
 
 @dataclass(frozen=True)
-class StreamFormat(FileFormat):
+class StreamFormat(RecordedFormat):
     """Episodes yielded by a function, which is called again for each pass.
 
     Attributes:

@@ -50,11 +50,6 @@ class TableFormat(RecordedFormat):
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def recognises(cls, data: RawData) -> bool:
-        """Return True: any rows may be steps. `open` reports missing columns."""
-        return True
-
-    @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
         mapping, layout = data.config.input_read_schema, None
         if all(name == column for name, column in mapping.items()):
@@ -90,10 +85,9 @@ class TableFormat(RecordedFormat):
             yield from assembler.add(self._read(table, place, counts), place)
         yield from assembler.finish()
 
-    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
         assembler = TrajectoryAssembler(self.schema, counts)
-        blocks = [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
-        return self.one_block(blocks, place)
+        return [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
 
     def _read(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> StepRows:
         if self.packed is not None:

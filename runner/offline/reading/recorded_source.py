@@ -279,7 +279,8 @@ class RecordedSource:
         """
         if set(KEYS) <= set(table.column_names):
             return self._of_module(decode_episodes(table, self.layout, DataLocation(), self.counts))
-        return self._of_module(self.format.decode(table, DataLocation(row=0), self.counts))
+        place = DataLocation(row=0)
+        return self._of_module(self.format.one_block(self.format.decode(table, place, self.counts), place))
 
     def dataset(self, **options: Any) -> Dataset:
         """Return the data as a Ray data set for `decode`, with one episode per row if possible.

@@ -22,7 +22,7 @@ from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.native import EpisodeFormat
 from runner.offline.formats.other_libraries import D4RLFormat, MinariFormat, RLlibEpisodeFormat, SampleBatchFormat
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import FileFormat
+from runner.offline.formats.recorded_format import RecordedFormat
 from runner.offline.formats.selection import Selection
 from runner.offline.formats.table import TableFormat
 from runner.offline.reading.source import open_source
@@ -124,7 +124,7 @@ NPZ = FileKind("npz", "NumPy", (".npz",), b"PK\x03\x04", is_binary=True)
 
 
 @dataclass(frozen=True)
-class NpzFormat(FileFormat):
+class NpzFormat(RecordedFormat):
     """One episode a file."""
 
     name = "npz"
