@@ -469,7 +469,7 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
                 "episode_retrun",
                 "offline.input_read_method_kwargs.filter",
                 episode_columns(),
-                got="['episode_retrun', '>', 1]",
+                got="[['episode_retrun', '>', 1]]",
                 nearest="episode_return",
             )
         ),
