@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -68,16 +68,6 @@ class Transitions:
         is_last[np.cumsum(self.lengths) - 1] = True
         factors = gamma * (~torch.from_numpy(is_last)).float().to(self.rewards.device)
         return suffix_sums(self.rewards, factors, int(self.lengths.max()))
-
-
-class QFunction(Protocol):
-    """Action values of one policy."""
-
-    def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """Return (B,) Q(s, a) of observations and actions (B, ...)."""
-
-    def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) V(s), the expectation of Q(s, a) over actions of the policy with `dist_inputs` (B, K)."""
 
 
 class DiscreteQ(nn.Module):
@@ -183,7 +173,7 @@ def fit_q(
     config: FittedQConfig,
     stream: np.random.Generator,
     rows: IntArray | None = None,
-) -> QFunction:
+) -> ScaledQ:
     """Fit the target policy's action values with algorithm 3 of Le et al., 2019, keeping one network throughout.
 
     `target_update_period` gradient steps approximate each Q_{k+1}. The network starts at the mean of the recorded

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.errors import ConfigError, Problem
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
 from runner.offline.evaluation import estimators
 from runner.offline.evaluation.estimators import Array, Estimator, IntArray, ModelValues, RecordedSteps
-from runner.offline.evaluation.fitted_q import FittedQConfig, QFunction, Transitions, fit_q, take_rows
+from runner.offline.evaluation.fitted_q import FittedQConfig, ScaledQ, Transitions, fit_q, take_rows
 from runner.offline.evaluation.recorded_actions import MAX_ROWS_PER_PASS, BlockReader, ModuleInputs, RecordedData
 
 RATIO_METHODS: dict[str, Callable[[RecordedSteps, float], Estimator]] = {
@@ -44,22 +44,16 @@ class PolicyEstimate:
     """Estimate of the target policy's value by one method.
 
     Attributes:
-        method: one of `METHODS`.
         estimate: expected discounted return; NaN if no recorded episode has any weight.
         low, high: percentile bootstrap interval over episodes, which ignores the error of a model.
-        level: nominal coverage of the interval.
-        effective_sample_size: Kish's, in episodes. Far below `num_episodes`, few episodes dominate the estimate.
-        num_episodes, num_steps: size of the data.
+        effective_sample_size: Kish's, in episodes. If it is far below the number of recorded episodes, few of them
+            dominate the estimate.
     """
 
-    method: str
     estimate: float
     low: float
     high: float
-    level: float
     effective_sample_size: float
-    num_episodes: int
-    num_steps: int
 
 
 def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
@@ -67,10 +61,10 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
     module: RLModule,
     gamma: float,
     stream: np.random.Generator,
-    methods: Sequence[str] = METHODS,
-    level: float = 0.95,
-    num_resamples: int = 1000,
-    fitted_q: FittedQConfig | None = None,
+    methods: Sequence[str],
+    level: float,
+    num_resamples: int,
+    fitted_q: FittedQConfig,
     make_inputs: Callable[[ColumnBlock], ModuleInputs] | None = None,
 ) -> dict[str, PolicyEstimate]:
     """Estimate the expected discounted return of a module's policy.
@@ -86,7 +80,7 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
         methods: names from `METHODS`.
         level: nominal coverage of the intervals.
         num_resamples: number of bootstrap resamples.
-        fitted_q: configuration of the model, or None for the defaults.
+        fitted_q: configuration of the model.
         make_inputs: computes the columns that the modules read (the learner pipeline's, with its bootstrap rows), or
             None for the recorded observations. Action values are also fitted to its `obs`.
 
@@ -94,31 +88,30 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
         Method -> estimate.
 
     Raises:
-        ConfigError: methods are unknown, or need a model and the module is recurrent; arguments are out of range;
-            episodes lack `action_logp` or their first steps; or numbers are not finite.
+        ConfigError: methods need a model and the module is recurrent; episodes lack `action_logp` or their first steps;
+            or numbers are not finite.
         RunFailure: the fitted action values are not finite.
     """
-    _check_arguments(methods, gamma, level, num_resamples, module)
+    check_methods(methods, module)
     q_stream, resample_stream = (np.random.default_rng(int(stream.integers(2**63))) for _ in range(2))
     needs_ratios, needs_model = set(methods) != {DIRECT_METHOD}, not set(methods) <= set(RATIO_METHODS)
     data = BlockReader(module, make_inputs, needs_ratios, needs_model).read_all(blocks)
     steps = RecordedSteps(data.lengths, data.rewards, data.log_ratios)
     by_method = {name: RATIO_METHODS[name](steps, gamma) for name in methods if name in RATIO_METHODS}
     if needs_model:
-        model = _model_values(data, module, gamma, fitted_q or FittedQConfig(), q_stream)
+        model = _model_values(data, module, gamma, fitted_q, q_stream)
         by_method |= {name: ROBUST_METHODS[name](steps, model, gamma) for name in methods if name in ROBUST_METHODS}
         if DIRECT_METHOD in methods:
             by_method[DIRECT_METHOD] = estimators.direct_method(model.values[steps.first_rows])
     resampled = estimators.bootstrap_estimates(by_method, len(steps.lengths), num_resamples, resample_stream)
-    return {name: _estimate(name, by_method[name], resampled[name], level, steps) for name in methods}
+    return {name: _estimate(by_method[name], resampled[name], level, len(steps.lengths)) for name in methods}
 
 
-def _estimate(name: str, estimator: Estimator, resampled: Array, level: float, steps: RecordedSteps) -> PolicyEstimate:
-    num_episodes = len(steps.lengths)
-    estimate = estimators.point_estimate(estimator, num_episodes)
+def _estimate(estimator: Estimator, resampled: Array, level: float, num_episodes: int) -> PolicyEstimate:
     low, high = estimators.percentile_interval(resampled, level)
-    size = estimator.effective_sample_size
-    return PolicyEstimate(name, estimate, low, high, level, size, num_episodes, len(steps.rewards))
+    return PolicyEstimate(
+        estimators.point_estimate(estimator, num_episodes), low, high, estimator.effective_sample_size
+    )
 
 
 # --- the model ----------------------------------------------------------------------------------------
@@ -160,7 +153,7 @@ def _transitions(data: RecordedData) -> Transitions:
 
 
 @torch.no_grad()
-def _q_values(q_function: QFunction, data: Transitions, step_rows: IntArray) -> Array:
+def _q_values(q_function: ScaledQ, data: Transitions, step_rows: IntArray) -> Array:
     parts = []
     for steps in _passes(step_rows, data):
         obs = take_rows(data.obs, torch.from_numpy(data.obs_rows).to(steps.device)[steps])
@@ -169,7 +162,7 @@ def _q_values(q_function: QFunction, data: Transitions, step_rows: IntArray) -> 
 
 
 @torch.no_grad()
-def _values(q_function: QFunction, data: Transitions, obs_rows: IntArray) -> Array:
+def _values(q_function: ScaledQ, data: Transitions, obs_rows: IntArray) -> Array:
     parts = [q_function.values(take_rows(data.obs, at), data.dist_inputs[at]) for at in _passes(obs_rows, data)]
     return torch.cat(parts).double().cpu().numpy()
 
@@ -183,34 +176,8 @@ def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
 
 
 def check_methods(methods: Sequence[str], module: RLModule) -> None:
-    """Check that the methods exist and support this module. Raises `ConfigError`."""
-    problems = _find_method_problems(methods, module)
-    if problems:
-        raise ConfigError(problems)
-
-
-def _find_method_problems(methods: Sequence[str], module: RLModule) -> list[Problem]:
-    problems = [
-        Problem(f"there is no method {name!r}", _WHERE, name, ", ".join(METHODS), nearest_match(name, METHODS))
-        for name in methods
-        if name not in METHODS
-    ]
-    if not methods:
-        problems.append(Problem("no method is given", _WHERE, expected=", ".join(METHODS)))
-    with_model = [name for name in methods if name in METHODS and name not in RATIO_METHODS]
+    """Reject fitted action values of a recurrent module. Raises `ConfigError`."""
+    with_model = [name for name in methods if name not in RATIO_METHODS]
     if module.is_stateful and with_model:
         what = "methods with fitted action values do not support recurrent modules"
-        problems.append(Problem(what, _WHERE, ", ".join(with_model), ", ".join(RATIO_METHODS)))
-    return problems
-
-
-def _check_arguments(methods: Sequence[str], gamma: float, level: float, num_resamples: int, module: RLModule) -> None:
-    problems = _find_method_problems(methods, module)
-    if not 0 <= gamma <= 1:
-        problems.append(Problem("gamma is out of range", _WHERE, f"{gamma:g}", "0 to 1"))
-    if not 0 < level < 1:
-        problems.append(Problem("the level of the intervals is out of range", _WHERE, f"{level:g}", "above 0, below 1"))
-    if num_resamples < 1:
-        problems.append(Problem("the bootstrap needs at least one resample", _WHERE, str(num_resamples), "1 or more"))
-    if problems:
-        raise ConfigError(problems)
+        raise ConfigError([Problem(what, _WHERE, ", ".join(with_model), ", ".join(RATIO_METHODS))])

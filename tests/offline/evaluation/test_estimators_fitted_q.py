@@ -15,7 +15,7 @@ from torch import Tensor
 from runner.config.errors import RunFailure
 from runner.config.schemas import ModuleConfig
 from runner.modules import distribution_for
-from runner.offline.evaluation.fitted_q import FittedQConfig, QFunction, Transitions, fit_q
+from runner.offline.evaluation.fitted_q import FittedQConfig, ScaledQ, Transitions, fit_q
 from tests.offline.small_mdp import BEHAVIOUR, CHAIN, GAMMA, TARGET, Episodes
 
 ONE_HOT = gym.spaces.Box(0.0, 1.0, (3,), np.float32)
@@ -47,19 +47,19 @@ def _transitions(episodes: Episodes, start: int = 0) -> Transitions:
     )
 
 
-def _fit(data: Transitions, space: gym.Space[Any], config: FittedQConfig = TABLE, **options: Any) -> QFunction:
+def _fit(data: Transitions, space: gym.Space[Any], config: FittedQConfig = TABLE, **options: Any) -> ScaledQ:
     return fit_q(data, ONE_HOT, space, distribution_for(space), GAMMA, config, np.random.default_rng(0), **options)
 
 
 @torch.no_grad()
-def _table(q_function: QFunction, start: int = 0) -> np.ndarray[Any, Any]:
+def _table(q_function: ScaledQ, start: int = 0) -> np.ndarray[Any, Any]:
     """(3, 2) action values."""
     states, actions = torch.eye(3).repeat_interleave(2, 0), torch.arange(2).repeat(3) + start
     return q_function.q_values(states, actions).reshape(3, 2).numpy()
 
 
 @torch.no_grad()
-def _values(q_function: QFunction) -> np.ndarray[Any, Any]:
+def _values(q_function: ScaledQ) -> np.ndarray[Any, Any]:
     return q_function.values(torch.eye(3), torch.from_numpy(np.log(TARGET).astype(np.float32))).numpy()
 
 
