@@ -22,6 +22,7 @@ from runner.config.errors import list_names, nearest_match
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
+from runner.episodes.spaces import space_from_dict
 from runner.offline.codecs import hdf5
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.step_columns import column_to_arrays
@@ -160,40 +161,26 @@ def _read_space(text: Any, place: DataLocation) -> Space[Any] | None:
     if text is None:
         return None
     try:
-        return _space(json.loads(text), 0)
-    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, OverflowError, RecursionError) as error:
+        return space_from_dict(_described(json.loads(text)))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise data_error(f"the description of a space is damaged: {error!s:.200}", place) from None
 
 
-def _space(state: Any, depth: int) -> Space[Any]:
-    from gymnasium import spaces as gs
+_KINDS = {
+    **{"Box": "box", "Discrete": "discrete", "MultiDiscrete": "multi-discrete"},
+    **{"MultiBinary": "multi-binary", "Text": "text"},
+}
 
+
+def _described(state: Any) -> dict[str, Any]:
+    """Return Minari's description of a space as one of `space_to_dict`."""
     kind = state["type"]
-    if depth > _MAX_DEPTH:
-        raise ValueError("nested too deeply")
-    if kind == "Box":
-        dtype = np.dtype(str(state["dtype"]))
-        if dtype.kind not in "biuf":
-            raise ValueError(f"unsupported dtype {dtype} of a Box")
-        low, high = (np.array(state[bound], dtype) for bound in ("low", "high"))
-        return gs.Box(low, high, tuple(state["shape"]), dtype.type)
-    if kind == "Discrete":
-        return gs.Discrete(int(state["n"]), start=int(state["start"]))
-    if kind == "MultiDiscrete":
-        dtype = np.dtype(str(state.get("dtype", "int64")))
-        start = state.get("start")
-        return gs.MultiDiscrete(
-            np.array(state["nvec"], dtype), dtype.type, start=None if start is None else np.array(start, dtype)
-        )
-    if kind == "MultiBinary":
-        return gs.MultiBinary(state["n"])
-    if kind == "Text":
-        return gs.Text(int(state["max_length"]), min_length=int(state["min_length"]), charset=str(state["charset"]))
     if kind == "Dict":
-        return gs.Dict([(key, _space(part, depth + 1)) for key, part in state["subspaces"].items()])
+        return {"space": "dict", "spaces": [[key, _described(part)] for key, part in state["subspaces"].items()]}
     if kind == "Tuple":
-        return gs.Tuple([_space(part, depth + 1) for part in state["subspaces"]])
-    raise ValueError(f"unknown kind of space {kind!r:.40}")
+        return {"space": "tuple", "spaces": [_described(part) for part in state["subspaces"]]}
+    known = {name: value for name, value in state.items() if value is not None}
+    return known | {"space": _KINDS.get(kind, kind)}
 
 
 # --- episodes -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.episodes.nested import Array
+from runner.episodes.spaces import space_from_dict
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -188,44 +189,30 @@ def read_space(state: Any) -> Space[Any] | None:
     Raises:
         EncodedArrayError: the description is damaged.
     """
-    return None if state is None else _read_space(state, 0)
-
-
-def _read_space(state: Any, depth: int) -> Space[Any] | None:
-    from gymnasium import spaces as gs
-
-    if not isinstance(state, dict) or depth > _MAX_DEPTH:
-        raise EncodedArrayError(f"invalid description of a space: {_outline(state)}")
-    kind = state.get("space")
     try:
-        if kind == "box":
-            low, high = _read_bounds(state["low"]), _read_bounds(state["high"])
-            return gs.Box(low, high, low.shape, low.dtype.type)
-        if kind == "discrete":
-            return gs.Discrete(_integer(state["n"]), start=_integer(state.get("start", 0)))
-        if kind == "multi-discrete":
-            nvec = _read_bounds(state["nvec"])
-            return gs.MultiDiscrete(nvec, nvec.dtype.type)
-        if kind == "multi-binary":
-            n = state["n"]
-            return gs.MultiBinary(_integer(n) if not isinstance(n, list) else [_integer(size) for size in n])
-        if kind == "tuple":
-            parts = [_read_space(part, depth + 1) for part in state["spaces"]]
-            return None if any(part is None for part in parts) else gs.Tuple([part for part in parts if part])
-        if kind == "dict":
-            named = {_text(key): _read_space(part, depth + 1) for key, part in state["spaces"].items()}
-            if any(part is None for part in named.values()):
-                return None
-            return gs.Dict([(key, part) for key, part in named.items() if part is not None])
-    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, OverflowError) as error:
-        raise EncodedArrayError(f"the description of a {kind} space is damaged: {error}") from None
-    return None
+        plain = None if state is None else _described(state)
+        return None if plain is None else space_from_dict(plain)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise EncodedArrayError(f"the description of a space is damaged: {error}") from None
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, got {type(value).__name__}")
-    return value
+def _described(state: Any) -> dict[str, Any] | None:
+    """Return RLlib's description of a space as one of `space_to_dict`; None for kinds that gymnasium lacks."""
+    kind = state["space"]
+    if kind == "tuple":
+        parts = [_described(part) for part in state["spaces"]]
+        return None if None in parts else {"space": kind, "spaces": parts}
+    if kind == "dict":
+        pairs = [[_text(key), _described(part)] for key, part in state["spaces"].items()]
+        return None if any(part is None for _, part in pairs) else {"space": kind, "spaces": pairs}
+    if kind == "box":
+        low, high = _read_bounds(state["low"]), _read_bounds(state["high"])
+        bounds = {"low": low.tolist(), "high": high.tolist()}
+        return {"space": kind, **bounds, "shape": list(low.shape), "dtype": low.dtype.str}
+    if kind == "multi-discrete":
+        nvec = _read_bounds(state["nvec"])
+        return {"space": kind, "nvec": nvec.tolist(), "dtype": nvec.dtype.str}
+    return state if kind in ("discrete", "multi-binary") else None
 
 
 def _read_bounds(text: Any) -> Array:
