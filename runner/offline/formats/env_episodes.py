@@ -9,8 +9,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.config.errors import Problem, list_names, nearest_match
-from runner.config.recorded_columns import canonical_name
+from runner.config.errors import list_names
 from runner.episodes.columns import ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import StateError
 from runner.offline.codecs.env_episode_format import (
@@ -27,15 +26,13 @@ from runner.offline.codecs.env_episode_format import (
 from runner.offline.codecs.episode_format import TASK
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, DataLocation, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
 from runner.offline.formats.selection import ALWAYS_READ, Selection, several_agents
-
-_NO_OUTPUTS = ("infos", "env_t")
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class EnvEpisodeFormat(RecordedFormat):
         if not agents:
             raise module.no_rows(every, place)
         layout = _common(agents, place)
-        _check_names(selection, layout, data.where)
+        selection.check_columns(layout, data.where)
         layout = selection.layout(layout)
         for path, schema in zip(data.paths, data.schemas, strict=True):
             _check_complete(agents, layout, schema, path)
@@ -142,17 +139,6 @@ def _common(agents: Mapping[str, Layout], place: DataLocation) -> Layout:
         what = f"the agents {', '.join(agents)} share a module but their columns differ: {error}"
         expected, fix = "agents with equal spaces", "give the other agents a separate module"
         raise data_error(what, place, expected=expected, fix=fix) from None
-
-
-def _check_names(selection: Selection, layout: Layout, where: str) -> None:
-    problems = [
-        Problem(f"there is no column {name}", where, expected=list_names(layout.columns),
-                nearest=nearest_match(name, layout.columns))
-        for name in selection.columns or ()
-        if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
-    ]  # fmt: skip
-    if problems:
-        raise DataError(problems)
 
 
 def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Schema, path: str) -> None:

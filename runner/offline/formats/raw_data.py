@@ -9,15 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.errors import list_names
 from runner.config.offline import OfflineConfig
-from runner.config.recorded_columns import canonical_name
 from runner.episodes.nested import StateError
 from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import is_episodes, read_layout
 from runner.offline.codecs.layout import Layout
 from runner.offline.codecs.table_format import read_steps_layout
-from runner.offline.files.data_error import DataError, DataLocation, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import JSON, PARQUET, InputFiles, read_head
 from runner.offline.files.parquet_reader import ParquetReader, read_footers
 from runner.offline.files.raw_rows import RawReader, read_filter
@@ -175,9 +174,6 @@ def _check_unique_names(schema: pa.Schema, path: str) -> None:
             raise data_error(what, DataLocation(path, column=field.name))
 
 
-_NO_OUTPUTS = ("eps_id", "t", "infos", "terminateds", "truncateds", "new_obs")
-
-
 def common_layout(
     data: RawData, selection: Selection, read: Callable[[pa.Schema], Layout | None], keys: Sequence[str] = ()
 ) -> Layout | None:
@@ -199,7 +195,7 @@ def common_layout(
             if found is None:
                 return None
             _check_complete(found, schema, path, keys)
-            _check_names(selection, found, path)
+            selection.check_columns(found, path)
             found = selection.layout(found)
             layout = found if layout is None else layout.merged_with(found)
         except StateError as error:
@@ -212,22 +208,6 @@ def common_layout(
             )
             raise data_error(what, DataLocation(path), expected=f"the columns of {data.where}", fix=fix) from None
     return layout
-
-
-def _check_names(selection: Selection, layout: Layout, path: str) -> None:
-    """Reject names of columns that the files do not have."""
-    missing = [
-        name
-        for name in selection.columns or ()
-        if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
-    ]
-    if missing:
-        expected = list_names(layout.columns)
-        problems = [
-            Problem(f"there is no column {name}", path, expected=expected, nearest=nearest_match(name, layout.columns))
-            for name in missing
-        ]
-        raise DataError(problems)
 
 
 def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence[str]) -> None:

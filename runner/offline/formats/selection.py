@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.config.errors import list_names, nearest_match
+from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
 from runner.config.recorded_columns import canonical_name
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock, concat_blocks
@@ -90,6 +90,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 ALWAYS_READ = (OBS, ACTIONS, REWARDS)
+# Columns of files that are not model outputs.
+_NO_OUTPUTS = ("eps_id", "t", "env_t", "infos", "terminateds", "truncateds", "new_obs")
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,17 @@ class Selection:
     def layout(self, layout: Layout) -> Layout:
         """Return the selected part of a layout."""
         return layout if self.columns is None else layout.selected({*ALWAYS_READ, *self.columns})
+
+    def check_columns(self, layout: Layout, where: str) -> None:
+        """Reject selected columns that the files do not have. Raises `DataError`."""
+        known = layout.columns
+        problems = [
+            Problem(f"there is no column {name}", where, None, list_names(known), nearest_match(name, known))
+            for name in self.columns or ()
+            if name not in known and canonical_name(name) not in _NO_OUTPUTS
+        ]
+        if problems:
+            raise DataError(problems)
 
     def block(self, block: ColumnBlock) -> ColumnBlock:
         """Return the selected part of a block."""
