@@ -219,7 +219,7 @@ _SET_ELSEWHERE = {
     "compute": "; see its concurrency",
 }
 # Constructor arguments of pre-learners that runner provides.
-_RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
+_RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "newest_module_state")
 
 
 def find_offline_problems(
