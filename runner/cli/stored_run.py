@@ -26,7 +26,7 @@ from runner.config.validation import build_experiment_config
 if TYPE_CHECKING:
     from runner.experiment.evaluation_run import EvaluationRun  # imports torch
 
-# Starts of keys that overrides of a stored run cannot change -> the reason, for commands that do not train.
+# Prefixes of keys that overrides of a stored run cannot change -> the reason, for commands that do not train.
 FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 # Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
 # may have flattened observations that the current default value recognises as images.

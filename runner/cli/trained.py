@@ -128,7 +128,7 @@ class TrainedRun:
         return _last_value(self.run_dir, condition.metric)
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
-        """Yield the test for the entire run or sweep; a sweep that ended normally needs the tests of its trials only.
+        """Yield the test for the entire run.
 
         Args:
             early: reason for an early end, or None.

@@ -156,7 +156,10 @@ class _Reader:
 
     def _read_stop(self, values: Any) -> dict[str, Number]:
         """Read the valid criteria, so that other checks cover them even if one of the others is invalid."""
+        if not isinstance(values, dict):
+            place, got = self.composed.where("stop"), show_value(values)
+            self.problems.append(Problem("stop must be a mapping of metrics to values", place, got, "metric: number"))
+            return {}
         self.problems += find_value_problems("stop", values, dict[str, Number], None, self.composed.where)
-        criteria = values if isinstance(values, dict) else {}
-        valid = {name: one for name, one in criteria.items() if check_value(name, one, Number, None, None) is None}
+        valid = {name: one for name, one in values.items() if check_value(name, one, Number, None, None) is None}
         return {name: convert(one, Number) for name, one in valid.items()}

@@ -118,7 +118,7 @@ def _read_bound(state: dict[str, Any], key: str, where: str, shape: tuple[int, .
             raise StateError(f"{where}.{key}: expected numbers, 'inf' or '-inf', got {value!r:.60}")
         return value
 
-    bound = np.asarray(_map_numbers(number, read_key(state, key, (int, float, str, list, tuple, bool), where)))
+    bound = np.asarray(_map_numbers(number, read_key(state, key, (int, float, str, list, tuple, bool), where)), dtype)
     if bound.shape not in ((), shape):
         raise StateError(f"{where}.{key}: expected one number or shape {list(shape)}, got {list(bound.shape)}")
     return np.full(shape, bound, dtype)

@@ -252,7 +252,7 @@ class ScalingGraph(ConnectorGraph):
 
 @dataclass(frozen=True)
 class LeafScaling:
-    """Scales actions from [-1, 1] to bounds (unless `kind` is `clip`), then clips them: rounding could exceed a bound.
+    """Scales actions from [-1, 1] to bounds if `kind` is `unsquash`, and clips them, because rounding could exceed one.
 
     Attributes:
         kind: `clip` or `unsquash`.

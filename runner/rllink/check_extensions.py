@@ -106,7 +106,7 @@ def _with_blocks(checker: Checker, chunk: dict[str, Any]) -> dict[str, Any]:
     """Replace the lists of rewards, and of items of leaf spaces, by arrays."""
     blocks = dict(chunk)
     for name, space in zip(("obs", "actions"), checker.spaces, strict=True):
-        if not sample_items.parts_of(space):
+        if sample_items.parts_of(space) is None:
             blocks[name] = sample_items.stack_items(space, chunk[name])
     blocks["rewards"] = np.array(chunk["rewards"], "<f4")
     return blocks
@@ -356,7 +356,7 @@ def _(checker: Checker) -> None:
         memory = SharedWriter(options["name"], options["size"])
     except OSError:
         raise Skip("the server is not on this machine") from None
-    body = _PING.ljust(4096)  # the writer leaves short bodies to the socket
+    body = _PING.ljust(4096)  # the writer does not use shared memory for short bodies
     try:
         expect(memory.write(body), "memory to which a client can write", "an error")
         wire.send_bytes(shared_frame(len(body)))

@@ -122,7 +122,12 @@ def _chunks_of(batch: Batch) -> Iterator[_Chunk]:
 
 
 def _chunks(rows: ReceivedChunks | ColumnBlock, episodes: Sequence[OpenEpisode]) -> Iterator[_Chunk]:
-    rewards, starts = rows.columns[REWARDS].astype(np.float64), np.cumsum(rows.lengths) - rows.lengths
+    rewards = rows.columns[REWARDS].astype(np.float64)
+    if len(episodes) == 1:  # often, and then faster
+        is_done = bool(rows.is_terminated[0] or rows.is_truncated[0])
+        yield _Chunk(episodes[0], len(rewards), float(rewards.sum()), float(np.abs(rewards).max()), is_done)
+        return
+    starts = np.cumsum(rows.lengths) - rows.lengths
     columns = (
         rows.lengths,
         np.add.reduceat(rewards, starts),

@@ -144,7 +144,7 @@ class OpenEpisode:
 
 
 def count_env_steps(chunks: Iterable[tuple[OpenEpisode, int]]) -> int:
-    """Count the env steps of chunks (episode, number of steps): of each env episode, those of its longest agent."""
+    """Count the env steps of chunks (episode, number of steps): in each env episode, the most steps of an agent."""
     by_env: dict[str, Counter[str | None]] = {}
     for episode, num_steps in chunks:
         by_env.setdefault(episode.env_id or episode.id, Counter())[episode.agent_id] += num_steps

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     Space = gym.Space[Any]
 
-# Keys that other uses of these descriptions may leave out.
+# Keys that RLlink requires and `space_from_dict` does not.
 _REQUIRED = {"discrete": ("start", "dtype"), "multi-discrete": ("start", "dtype"), "box": ("dtype",)}
 _ROUNDING = 1e-5
+_LARGEST = 1e6  # drawn number, if the bounds are wide
 
 
 def find_mistake(described: Any, path: str) -> str | None:
@@ -43,27 +44,36 @@ def find_mistake(described: Any, path: str) -> str | None:
 
 def draw_item(space: Space) -> Any:
     """Draw one item of the space as a JSON value."""
-    return _plain(space.sample())
+    from gymnasium import spaces as gs
+
+    parts = parts_of(space)
+    if parts is not None:
+        items = {key: draw_item(part) for key, part in parts.items()}
+        return items if isinstance(space, gs.Dict) else list(items.values())
+    item = _drawn_from_box(space) if isinstance(space, gs.Box) else space.sample()
+    return np.asarray(item).tolist()
 
 
-def _plain(item: Any) -> Any:
-    if isinstance(item, dict):
-        return {str(key): _plain(part) for key, part in item.items()}
-    return [_plain(part) for part in item] if isinstance(item, tuple) else np.asarray(item).tolist()
+def _drawn_from_box(box: gym.spaces.Box) -> Any:
+    """Draw from a narrower box, because gymnasium cannot draw from the widest ones."""
+    low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+    low = np.maximum(low, np.minimum(high, _LARGEST) - 2 * _LARGEST)
+    drawn = np.asarray(box.np_random.uniform(low, np.minimum(high, low + 2 * _LARGEST)))
+    return (drawn if np.issubdtype(box.dtype, np.floating) else np.rint(drawn)).astype(box.dtype)
 
 
-def parts_of(space: Space) -> dict[Any, Space]:
-    """Return the parts of a Dict by key as text, or of a Tuple by index; empty for other spaces."""
+def parts_of(space: Space) -> dict[Any, Space] | None:
+    """Return the parts of a Dict by key as text, or of a Tuple by index; None for other spaces."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
         return {str(key): part for key, part in space.spaces.items()}
-    return dict(enumerate(space.spaces)) if isinstance(space, gs.Tuple) else {}
+    return dict(enumerate(space.spaces)) if isinstance(space, gs.Tuple) else None
 
 
 def out_of_range_item(space: Space, item: Any) -> Any:
     """Return the item with one invalid value: an integer out of range, or text in a box."""
-    for key, part in parts_of(space).items():
+    for key, part in (parts_of(space) or {}).items():
         wrong = out_of_range_item(part, item[key])
         return {**item, key: wrong} if isinstance(item, dict) else [wrong, *item[1:]]
     _, highest = discrete_bounds(space)
@@ -85,8 +95,8 @@ def contains(space: Space, item: Any) -> bool:
     from gymnasium import spaces as gs
 
     parts = parts_of(space)
-    if parts:
-        keys = list(item) if isinstance(item, Mapping) else list(range(len(item))) if isinstance(item, list) else []
+    if parts is not None:
+        keys = list(item) if isinstance(item, Mapping) else list(range(len(item))) if isinstance(item, list) else None
         return keys == list(parts) and all(contains(part, item[key]) for key, part in parts.items())
     array = np.asarray(item)
     low, high = (space.low, space.high) if isinstance(space, gs.Box) else discrete_bounds(space)
@@ -97,7 +107,8 @@ def contains(space: Space, item: Any) -> bool:
 
 def stack_items(space: Space, items: Sequence[Any]) -> Any:
     """Stack K items to arrays (K, ...); nested spaces give maps and lists of arrays."""
-    parts = {key: stack_items(part, [item[key] for item in items]) for key, part in parts_of(space).items()}
-    if parts:
-        return parts if isinstance(items[0], Mapping) else list(parts.values())
-    return np.array(items, space.dtype)
+    parts = parts_of(space)
+    if parts is None:
+        return np.array(items, space.dtype)
+    stacked = {key: stack_items(part, [item[key] for item in items]) for key, part in parts.items()}
+    return stacked if isinstance(items[0], Mapping) else list(stacked.values())

@@ -69,6 +69,7 @@ BOX = {"space": "box", "low": 0, "high": 1, "shape": [2], "dtype": "float32"}
         ({**BOX, "low": [0, 1, 2]}, r"space.low: expected one number or shape \[2\], got \[3\]"),
         ({**BOX, "low": [0, [1]]}, "not a valid box space"),
         ({**BOX, "low": 2}, "not a valid box space"),
+        ({**BOX, "high": [300, 1], "dtype": "uint8"}, "not a valid box space"),
         ({**BOX, "shape": [-1]}, "space.shape: expected non-negative integers"),
         ({**BOX, "shape": [2**20, 2**20]}, r"product at most 2\*\*24"),
         ({**BOX, "shape": 3}, "space.shape: expected list or tuple, got int"),
@@ -89,6 +90,11 @@ BOX = {"space": "box", "low": 0, "high": 1, "shape": [2], "dtype": "float32"}
 def test_bad_dicts_are_refused_by_name(state, message):
     with pytest.raises(StateError, match=message):
         space_from_dict(state)
+
+
+def test_the_largest_integers_are_exact():
+    box = space_from_dict({**BOX, "high": [2**64 - 1, 1], "dtype": "uint64"})
+    assert box.high.tolist() == [2**64 - 1, 1]
 
 
 def test_depth_is_limited():

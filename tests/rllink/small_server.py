@@ -162,6 +162,8 @@ class _Conversation:
             config = {"type": "SET_CONFIG", **_CONFIG}
             if self._defect == "no action space":
                 del config["action_space"]
+            if self._defect == "an agent without spaces":
+                config["agents"] = {"a": None}
             return config
         if kind == "GET_STATE":
             return self._state()

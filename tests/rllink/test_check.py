@@ -130,6 +130,7 @@ DEFECTS = {
     "grants everything": {"msgpack", "session", "actions", "heartbeat"},
     "no limits": {"H2"},
     "no action space": {"C1"},
+    "an agent without spaces": {"C1"},
     "no gzip": {"S1"},
     "no model": {"S1"},
     "unanswered EPISODES": {"E1", "E6", "R6"},
@@ -148,6 +149,7 @@ DEFECTS = {
 # These break nearly everything.
 FAR_REACHING = {"other bytes in PONG", "blanks in headers", "closes after a mistake", "answers twice", "speaks unasked"}
 FAR_REACHING |= {"grants everything", "unanswered EPISODES", "no action space", "waits for more", "no path"}
+FAR_REACHING |= {"an agent without spaces"}
 
 
 def _check(defect: str, token: str | None = None, sent_token: str | None = None) -> list[Result]:
@@ -322,6 +324,23 @@ def test_sample_items_fit_their_space(space: gym.Space[Any], seed: int) -> None:
     wrong = sample_items.out_of_range_item(space, item)
     with pytest.raises((ValueError, msgspec.DecodeError)):
         codec.item(msgspec.json.encode(wrong), "json")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(gym.spaces.Dict(), gym.spaces.Tuple([])),
+        gym.spaces.Box(0, 2**63 - 1, (2,), np.int64),
+        gym.spaces.Box(-1.7e308, 1.7e308, (2,), np.float64),
+        gym.spaces.Box(-1e9, -1e8, (2,)),
+    ],
+    ids=str,
+)
+def test_items_of_empty_and_wide_spaces(space: gym.Space[Any]) -> None:
+    space.seed(1)
+    items = [sample_items.draw_item(space) for _ in range(9)]
+    assert all(sample_items.contains(space, item) for item in items)
+    assert not sample_items.contains(space, 3)
 
 
 @pytest.mark.parametrize("space", [None, {}, {"space": "text"}, {"space": "box", "low": 0}, {"space": ["box"]}])

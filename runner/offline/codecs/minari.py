@@ -174,7 +174,8 @@ _KINDS = {
 
 def _described(state: Any) -> dict[str, Any]:
     """Return Minari's description of a space as one of `space_to_dict`."""
-    kind = state["type"]
+    if not isinstance(state, dict) or not isinstance(kind := state.get("type"), str):
+        raise ValueError(f"expected a dict with a type, got {state!r:.60}")
     if kind == "Dict":
         return {"space": "dict", "spaces": [[key, _described(part)] for key, part in state["subspaces"].items()]}
     if kind == "Tuple":

@@ -198,7 +198,8 @@ def read_space(state: Any) -> Space[Any] | None:
 
 def _described(state: Any) -> dict[str, Any] | None:
     """Return RLlib's description of a space as one of `space_to_dict`; None for kinds that gymnasium lacks."""
-    kind = state["space"]
+    if not isinstance(state, dict) or not isinstance(kind := state.get("space"), str):
+        raise ValueError(f"expected a dict with a space, got {state!r:.60}")
     if kind == "tuple":
         parts = [_described(part) for part in state["spaces"]]
         return None if None in parts else {"space": kind, "spaces": parts}

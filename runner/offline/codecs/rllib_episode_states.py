@@ -112,6 +112,8 @@ def _encoded(dtype: np.dtype[Any], data: bytes, shape: tuple[int, ...] | None = 
 
 def _as_plain(value: Any) -> Any:
     """Convert a value that msgpack lacks: arrays as in msgpack-numpy, others, such as large integers, as text."""
+    if isinstance(value, str):  # numpy's text, also as a key
+        return str(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufcSU":
         return _encoded(value.dtype, value.tobytes(), value.shape if isinstance(value, np.ndarray) else None)
     for plain, base in _PLAIN.items():

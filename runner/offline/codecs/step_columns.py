@@ -99,12 +99,12 @@ def _tensor_shape(type_: pa.DataType, field: pa.Field, place: DataLocation) -> t
     if getattr(type_, "extension_name", None) in _RAY_TENSORS:
         return tuple(int(size) for size in type_.shape)
     metadata = field.metadata or {}
-    if metadata.get(_EXTENSION_NAME, b"").decode() not in _RAY_TENSORS:
+    if metadata.get(_EXTENSION_NAME, b"").decode("latin1") not in _RAY_TENSORS:
         return None
     shape = metadata.get(_EXTENSION_METADATA, b"")
     try:  # files of Ray 2.49 to 2.54 hold a pickled tuple
         sizes = tuple(unpickle(shape) if shape[:1] == b"\x80" else json.loads(shape))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise data_error(f"the shape of a tensor column cannot be read: {error}", place) from None
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise data_error("the shape of a tensor column cannot be read", place, got=repr(sizes)[:80])

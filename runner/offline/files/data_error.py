@@ -41,7 +41,7 @@ class DataLocation:
     items_per_row: int = 1
 
     def at(self, number: int) -> DataLocation:
-        """Return the location this number of rows, or of their items, further on."""
+        """Return the location `number` rows (or items of rows) later."""
         return replace(self, row=number // self.items_per_row + (self.row or 0))
 
     def of(self, column: str) -> DataLocation:

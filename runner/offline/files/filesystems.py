@@ -123,17 +123,17 @@ def is_pattern(path: str) -> bool:
 
 def expand_pattern(location: Location) -> list[str]:
     """Return the sorted paths that match a pattern; `**` matches any number of folders."""
-    from fsspec.utils import glob_translate
-
     if location.is_local:
         return sorted(glob.glob(location.path, recursive=True))
+    from fsspec.utils import glob_translate
+
     parts = location.path.split("/")
     fixed = next(index for index, part in enumerate(parts) if is_pattern(part))
     root = "/".join(parts[:fixed])
     selector = fs.FileSelector(root, recursive=len(parts) > fixed + 1, allow_not_found=True)
     try:
-        found = [info.path for info in location.filesystem.get_file_info(selector)]
         pattern = glob_translate(location.path)
+        found = [info.path for info in location.filesystem.get_file_info(selector)]
     except (OSError, ValueError) as error:
         raise unreadable(location.shown, error) from None
     return sorted(path for path in found if re.fullmatch(pattern, path))

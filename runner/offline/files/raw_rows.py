@@ -49,6 +49,7 @@ _SYMBOLS: dict[str, type[ast.cmpop]] = {
     **{"=": ast.Eq, "==": ast.Eq, "!=": ast.NotEq, "<": ast.Lt, ">": ast.Gt, "<=": ast.LtE, ">=": ast.GtE},
     **{"in": ast.In, "not in": ast.NotIn},
 }
+_VALUES = (bool, int, float, str, list, tuple)  # in a filter as text
 _WORDS = {"true": True, "false": False}
 
 
@@ -107,7 +108,7 @@ def _built(node: ast.expr, column: Callable[[str], Any]) -> Any:
         operands = [node.left, *node.comparators]
         pairs = zip(operands, node.ops, operands[1:], strict=False)
         return reduce(operator.and_, [_compared(*pair, column) for pair in pairs])
-    if isinstance(node, ast.Name):
+    if _is_column(node):
         return column(node.id) == True  # noqa: E712 - an expression
     raise ValueError(f"{ast.unparse(node)} is not a comparison")
 
@@ -130,9 +131,13 @@ def _tree_of(given: Any) -> ast.expr:
     """Return the syntax tree of a filter. Raises `DataError` if its form is invalid."""
     if isinstance(given, str):
         try:
-            return ast.parse(given.strip(), mode="eval").body
+            tree = ast.parse(given.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError) as error:
             raise _unreadable(given, error.msg if isinstance(error, SyntaxError) else str(error)) from None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and not isinstance(node.value, _VALUES):
+                raise _unreadable(given, f"{ast.unparse(node)} is not a number, text or list")
+        return tree
     try:
         groups = given if isinstance(given[0][0], (list, tuple)) else [given]
         every = [[_rule_tree(rule) for rule in rules] for rules in groups]
@@ -159,11 +164,13 @@ def _is_column(node: ast.expr) -> TypeGuard[ast.Name]:
 def _value_of(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in _WORDS:
         return _WORDS[node.id]
+    if isinstance(node, ast.Constant):
+        return node.value
     try:
         value = ast.literal_eval(node)
     except ValueError:
         raise ValueError("a comparison needs a column on one side and a value on the other") from None
-    if not isinstance(value, (bool, int, float, str, list, tuple)):
+    if not isinstance(value, _VALUES):
         raise ValueError(f"{ast.unparse(node)} is not a number, text or list")
     return value
 

@@ -33,7 +33,8 @@ class Row(Enum):
 class RecordedFormat(ABC):
     """Format of opened data: knows their layout and decodes them. Can be pickled.
 
-    To add a format, override `open`, and `decode` for rows or else `blocks`, and add the class to `registry.FORMATS`.
+    To add a format, override `open` and either `decode` (for data with rows) or `blocks`, and add the class to
+    `registry.FORMATS`.
 
     Attributes:
         name: name in reports, records and messages.
@@ -66,7 +67,7 @@ class RecordedFormat(ABC):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """Return whether data in one of `kinds` have this format; by default all. Raises `DataError` if damaged."""
+        """Return whether data in one of `kinds` have this format; by default, True. Raises `DataError` if damaged."""
         return True
 
     @classmethod

@@ -64,7 +64,8 @@ def convert(
     started = time.perf_counter()
     source: RecordedSource | RecordedEnvEpisodes = open_env_episodes(config) or open_source(config, spaces)
     _check_apart(source.files, prepare_output(config), config.output_run_folders)
-    with _writer_for(source, config, env_name) as writer:
+    writer = _writer_for(source, config, env_name)
+    try:
         for part in _parts(source, config):
             if isinstance(part, EnvEpisodes):
                 writer.add_env_episodes(part)
@@ -73,6 +74,9 @@ def convert(
             if on_progress is not None:
                 on_progress(writer.report.episodes, writer.report.steps)
         written = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
     return ConversionReport(
         format=source.format.name,
         row=source.format.row,

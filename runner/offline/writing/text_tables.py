@@ -49,7 +49,7 @@ def lists_as_text(table: pa.Table) -> pa.Table:
 
 def _values(table: pa.Table, name: str) -> list[Any]:
     """Return the rows as plain values. Images, which are stored as bytes, become nested lists."""
-    if not _is_bytes(table.schema.field(name).type):
+    if not _is_bytes(table.schema.field(name).type) or table[name].null_count == table.num_rows:
         return list(table[name].to_pylist())
     leaf = _leaf_of(table, name)
     if leaf is None or leaf.dtype.kind not in "biuf":
@@ -58,7 +58,7 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_))
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
 
 
 def _json(value: Any) -> str:

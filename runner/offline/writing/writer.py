@@ -225,7 +225,7 @@ class EpisodeWriter:
         if kind is None:
             self.close()
         else:
-            self.discard()
+            self.abort()
 
 
 def locate_output(config: OfflineConfig) -> Location | None:

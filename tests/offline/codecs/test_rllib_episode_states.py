@@ -98,10 +98,13 @@ def test_infos_come_back() -> None:
     assert again.infos is not None
     assert [info_to_json(one) for one in again.infos.rows_of(0, 0, 2) or []] == ["{}", info_to_json(info)]
     assert again.infos.rows_of(1, 0, 2) is None
-    odd = ListedInfos([[{}, {"object": RECORDED, "many": 2**70, "pair": (1, 2)}], None])
+    odd = ListedInfos([[{}, {"object": RECORDED, np.str_("many"): 2**70, "pair": (1, 2), "text": np.str_("x")}], None])
     again = through_items(ColumnBlock(**{**vars(block), "infos": odd}))
     assert again.infos is not None
-    assert again.infos.rows_of(0, 0, 2) == [{}, {"object": str(RECORDED), "many": str(2**70), "pair": [1, 2]}]
+    assert again.infos.rows_of(0, 0, 2) == [
+        {},
+        {"object": str(RECORDED), "many": str(2**70), "pair": [1, 2], "text": "x"},
+    ]
 
 
 def test_agents_are_named() -> None:
