@@ -56,10 +56,7 @@ PACKAGES = {"MuJoCo": "mujoco", "MinAtar": "minatar"}
 VERSIONS = ("python", "torch", "numpy", "gymnasium")
 NOTES = {
     "Several agents": "IPPO and VDN are listed for comparison: they have the targets of MAPPO and QMIX, which need "
-    "a centralised critic or a mixing network. Returns are sums over agents. The best published return for "
-    "`simple_spread` that we found is MAPPO's in [HARL](https://github.com/PKU-MARL/HARL): about -58.5 after 10 "
-    "million env steps, read from a figure. There, collisions with oneself count (-37.5 per episode) and agents move "
-    "without mpe2's delay (worth about 3.4 with a hand-written policy), so it corresponds to about -24.5 here.",
+    "a centralised critic or a mixing network. Returns are sums over agents.",
     "Recorded data": "`expert` holds 100 episodes of a trained PPO policy on CartPole-v1. `mixed_quality` holds the "
     "240 episodes that PPO trains on while it learns Pendulum-v1 (mean return -553). `rllib_episodes` holds ten "
     "CartPole episodes that RLlib recorded.",
