@@ -7,6 +7,7 @@ for the published return or the target. Run `learning_table.py` afterwards: docs
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,12 @@ def picture_of_suite(panels: Sequence[alt.LayerChart], unit: str) -> str:
         .configure_axis(labelFontSize=10.5, labelColor="#444", gridColor="#eee", domainColor="#bbb", tickColor="#bbb")
     )
     svg: str = vl_convert.vegalite_to_svg(chart.to_dict())
-    return svg
+    return re.sub(r'(?<= d=")[^"]+', lambda path: _in_tenths(path[0]), svg)
+
+
+def _in_tenths(path: str) -> str:
+    """Return a path of an SVG with coordinates in tenths of a pixel."""
+    return re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", path)
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], runs: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ def main(arguments: Arguments) -> int:
     """Train a stored run again; raise an error if its numbers differ."""
     [name] = arguments.words
     stored = _stored(name)
-    seed = arguments.integer("--seed", min(stored))
+    seed = arguments.integer("--seed", min(stored), least=0)
     if seed not in stored:
         what, expected = f"the zoo does not contain a run of {name} with this seed", list_names(map(str, stored))
         raise UserError(Problem(what, "--seed", str(seed), expected))

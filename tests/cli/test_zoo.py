@@ -95,7 +95,8 @@ def test_unknown_runs(run: ZooRun, store: Callable[..., None], run_main: Callabl
     store(run, replace(run, experiment="ppo_cartpole", progress=""))
     result = run_main("zoo", "verify", "ppo_cartpole")
     assert (result.code, NAME in result.err) == (2, True)
-    assert "a run of ppo_minigrid_empty with this seed" in run_main("zoo", "verify", NAME, "--seed", "7").err
+    for seed in ("0", "7"):
+        assert "a run of ppo_minigrid_empty with this seed" in run_main("zoo", "verify", NAME, "--seed", seed).err
 
 
 def test_the_newest_line_of_a_seed_counts(tmp_path: Path, run: ZooRun) -> None:
