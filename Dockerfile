@@ -11,7 +11,6 @@ ARG EXTRAS=""
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
 COPY runner ./runner
-COPY hydra_plugins ./hydra_plugins
 COPY conf ./conf
 COPY zoo ./zoo
 RUN pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS}" \

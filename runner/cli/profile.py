@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from runner.cli.arguments import Arguments
 from runner.cli.output_files import check_new_file, write_file
 from runner.cli.validate import Checked, check_experiments, check_memory
-from runner.config.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from runner.experiment.run_folder import RunFolder
@@ -39,10 +38,7 @@ def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Pat
 
     composed, config = checked
     check_can_profile(config)
-    run_dir = claim_run_dir(composed)
-    if run_dir is None:
-        raise UserError(Problem("profile needs a folder to write to", "hydra.run.dir", fix="hydra.run.dir=DIR"))
-    with opened_run_folder(run_dir) as folder, internal_errors_reported(folder.path):
+    with opened_run_folder(claim_run_dir(composed)) as folder, internal_errors_reported(folder.path):
         check_unused(folder.path)
         folder.write_configuration(composed)
         with Trainer(config, note=_note, run_dir=folder.path) as trainer:

@@ -18,6 +18,7 @@ from runner.checkpoints.trust import TRAINING, StoredValues
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
+from runner.cli.new_runs import train_in
 from runner.cli.stored_run import (
     StoredRun,
     check_holds_no_run,
@@ -44,7 +45,6 @@ def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_multirun:
         fix = "runner sweep EXPERIMENT module.load_state_path=RUN"
         raise UsageError(Problem("--module-only starts a single run", fix=fix))
-    start_time_s = time.time()
     checkpoint = named_checkpoint(arguments)
     run_dir, overrides = split_run_dir(arguments)
     manifest = read_manifest(checkpoint)
@@ -62,11 +62,7 @@ def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     if run_dir is None:
         run_dir = make_free_folder(_default_run_dir(config))
         point_latest_at(run_dir)
-    with opened_run_folder(run_dir) as folder:
-        from runner.experiment.run_experiment import run_experiment
-
-        verdict.judge_run(config.experiment_name, folder.path)
-        return run_experiment(config, composed, folder, start_time_s=start_time_s)
+    return train_in(run_dir, (composed, config), verdict)
 
 
 def _default_run_dir(config: ExperimentConfig) -> Path:

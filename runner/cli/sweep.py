@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hydra_plugins.runner_sweeper import sweeping
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
-from runner.cli.hydra_runs import run_with_hydra
 from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.validate import check_experiments
-from runner.config.compose import SWEEP_DIGEST
+from runner.config.compose import SWEEP_DIGEST, compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.fields import adapted_names
 from runner.config.overrides import parse_overrides
@@ -50,20 +48,20 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     problems = [*_disagreements(configs), *_too_few(space, configs[0]), *_population_problems(space, configs)]
     if problems:
         raise ConfigError(problems)
-    codes: list[int] = []
+    digest = _digest(space)
+    with _held_folder(_folder_of(space, arguments, digest), digest) as path:
+        return _run(space, configs, path, arguments, verdict)
 
-    def run(folder: Path) -> int:
-        with _held_folder(folder) as path:
-            codes.append(_run(space, configs, path, arguments, verdict))
-        return codes[-1]
 
-    token = SWEEP_DIGEST.set(_digest(space))
+def _folder_of(space: SearchSpace, arguments: Arguments, digest: str) -> Path:
+    """Return `hydra.sweep.dir` of the configuration that all trials share."""
+    token = SWEEP_DIGEST.set(digest)
     try:
-        with sweeping(run):
-            run_with_hydra(arguments, None, verdict)
+        sweep_dir = compose_experiment(space.fixed, arguments.config_dir).sweep_dir
     finally:
         SWEEP_DIGEST.reset(token)
-    return codes[-1]
+    assert sweep_dir is not None, "check_experiments has reported it"
+    return Path(sweep_dir)
 
 
 def _run(
@@ -99,16 +97,17 @@ def _run(
 
 
 @contextmanager
-def _held_folder(folder: Path) -> Iterator[Path]:
+def _held_folder(folder: Path, digest: str) -> Iterator[Path]:
     """Hold the folder for this process, and yield it.
 
-    If the user did not choose the name and another process holds the folder, hold the next free one, such as `NAME_2`.
+    If its name is the digest of the search space, and another process holds the folder, hold the next free one, such as
+    `NAME_2`.
 
     Raises:
         FolderHeld: another process holds the folder, which the user named.
         UserError: the folder cannot be written.
     """
-    is_named = folder.name != SWEEP_DIGEST.get()
+    is_named = folder.name != digest
     with ExitStack() as stack:
         for path in (folder.with_name(f"{folder.name}_{number}") if number > 1 else folder for number in count(1)):
             try:

@@ -1,4 +1,4 @@
-"""`train` and `sweep`: check the configuration, then train in the folder (or folders) that Hydra creates."""
+"""`train` and `sweep`: check the configuration, then train one run or all runs of a sweep."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from datetime import datetime
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict, judged
-from runner.cli.hydra_runs import run_with_hydra, sweep_with_hydra
+from runner.cli.hydra_runs import sweep_with_hydra
+from runner.cli.new_runs import train_in
 from runner.cli.validate import check_experiments, check_memory
 from runner.config.errors import Problem
+from runner.experiment.run_folder import claim_run_dir
 
 
 def main(arguments: Arguments) -> int:
@@ -33,7 +35,7 @@ def _train(arguments: Arguments, verdict: Verdict) -> int:
     checked = check_experiments(arguments)
     check_memory(config for _, config in checked)
     if not arguments.is_multirun:
-        return run_with_hydra(arguments, checked[0], verdict)
+        return train_in(claim_run_dir(checked[0][0]), checked[0], verdict)
     if checked[0][1].sweep.name is None:  # such a sweep cannot be continued: each start has its own folder
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.getpid()}"
         arguments = replace(arguments, overrides=(*arguments.overrides, f"sweep.name={name}"))

@@ -127,40 +127,12 @@ def make_loader(config_dir: Path, user_dir: Path | None, rules: CompositionRules
     return loader
 
 
-class _LoaderOfMain(Loader):
-    """The loader of `hydra.main`, which composes a single run twice, first for `hydra.mode`; this one composes once.
-
-    Skipping the second composition is safe, because a single run is checked before Hydra starts.
-    """
-
-    _latest: tuple[list[str], DictConfig] | None = None
-
-    def _load_configuration_impl(
-        self,
-        config_name: str | None,
-        overrides: list[str],
-        run_mode: RunMode,
-        from_shell: bool = True,
-        validate_sweep_overrides: bool = True,
-    ) -> DictConfig:
-        if self._latest is not None and overrides == [*self._latest[0], "hydra.mode=RUN"]:
-            config = self._latest[1]
-            config.hydra.mode = RunMode.RUN
-            config.hydra.overrides.hydra.append("hydra.mode=RUN")
-            return config
-        config = super()._load_configuration_impl(
-            config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-        )
-        self._latest = [*overrides], config  # copied, because Hydra extends the list
-        return config
-
-
 @contextmanager
 def hydra_main_with(rules: CompositionRules) -> Iterator[None]:
     """Make `hydra.main` compose with these rules, so that `.hydra/config.yaml` shows the configuration of the run."""
     main: Any = importlib.import_module(_MAIN)
     HYDRA.require(main, "ConfigLoaderImpl")
-    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, partial(_LoaderOfMain, rules=rules)
+    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, partial(Loader, rules=rules)
     try:
         yield
     finally:

@@ -16,7 +16,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
@@ -25,7 +24,7 @@ from runner.config.defaults import SchemaError, core_groups, default_values, loa
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
-from runner.config.errors import Problem, nearest_match
+from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.hydra_errors import describe_composition_error, find_request
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
@@ -47,6 +46,8 @@ from runner.config.yaml_files import YAMLError, locate_keys
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 _MISSING = "???"  # mandatory value in YAML
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
+# The other keys of Hydra take effect in sweeps with Hydra's sweepers only.
+_HYDRA_KEYS = (_RUN_DIR, _SWEEP_DIR, "hydra.job.name", "hydra.searchpath")
 _CLOCK = "${now:"  # Hydra's resolver of the time
 # Digest of the search space in the name of a sweep's folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
@@ -108,13 +109,14 @@ class _Composition:
         if config is None:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
-        experiment, run_dir, run_url = self._chosen_experiment(config), _hydra_value(config, _RUN_DIR), None
+        experiment, run_dir, run_url = self._chosen_experiment(config), self._folder(config, _RUN_DIR), None
         is_run_dir_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
         if run_dir is not None and is_url(run_dir):
             run_url = run_dir.rstrip("/")
             run_dir, is_run_dir_named = str(local_copy_of(run_url)), True
             self._upload_to(config, run_url)
-        self._check_sweep_dir(_hydra_value(config, _SWEEP_DIR))
+        sweep_dir = self._folder(config, _SWEEP_DIR)
+        self._check_sweep_dir(sweep_dir)
         with open_dict(config):
             del config["hydra"]
         for key in ["algorithm", *module_algorithm_keys(config)]:
@@ -141,6 +143,7 @@ class _Composition:
             is_run_dir_named,
             find_references(unresolved),
             tuple(dict.fromkeys((*renaming_notes(self.lines), *self.provenance.notes))),
+            sweep_dir,
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:
@@ -158,6 +161,15 @@ class _Composition:
             OmegaConf.update(config, _UPLOAD_TO, store, force_add=True)
             self.provenance.sources[_UPLOAD_TO] = where
 
+    def _folder(self, config: DictConfig, key: str) -> str | None:
+        """Return a folder in Hydra's block; report an override that cannot be resolved."""
+        value = _value(config, key)
+        if value is None and any(line.key == key for line in self.lines):
+            fix = "${hydra.runtime.cwd} instead of ${hydra:runtime.cwd}, for example"
+            problem = Problem(f"{key} cannot be resolved", self._where_in_hydra(key), expected="a folder", fix=fix)
+            self.problems.append(problem)
+        return None if value is None else str(value)
+
     def _check_sweep_dir(self, sweep_dir: str | None) -> None:
         if sweep_dir is not None and is_url(sweep_dir):
             what = f"{_SWEEP_DIR} is a URL, but a sweep needs a local folder"
@@ -173,9 +185,19 @@ class _Composition:
     def _leave_out_unusable(self) -> None:
         for line in list(self.lines):
             problem = describe_sweep(line) if line.parsed.is_sweep_override() else find_unknown_option(line, self.dirs)
+            problem = problem or self._find_idle(line)
             if problem is not None:
                 self.problems.append(problem)
                 self.leave_out(line)
+
+    def _find_idle(self, line: OverrideLine) -> Problem | None:
+        """Find an override of Hydra that only Hydra's sweepers would follow."""
+        if not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS:
+            return None
+        if any(other.key == "hydra/sweeper" for other in self.lines):
+            return None
+        what = f"{line.key} has no effect, because runner makes the folders and the logs of its runs"
+        return Problem(what, line.where, expected=list_names(_HYDRA_KEYS), nearest=nearest_match(line.key, _HYDRA_KEYS))
 
     def leave_out(self, line: OverrideLine) -> None:
         """Continue without this override."""
@@ -333,12 +355,6 @@ def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
     lines = {prefix + ".".join(keys): line for keys, line, _ in locate_keys(path)}
     places = {key: f"{display_path(path)}:{line}" for key, line in lines.items() if old_key_in(key) == key}
     return find_double_keys(places, list(lines))
-
-
-def _hydra_value(config: DictConfig, key: str) -> str | None:
-    """Return the value of a key of Hydra; None if it can be resolved only while Hydra runs a job."""
-    value = _value(config, key)
-    return None if value is None else str(value)
 
 
 def _unresolved_text(config: DictConfig, key: str) -> str:

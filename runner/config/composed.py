@@ -19,11 +19,11 @@ class Composed:
 
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None if it can be resolved only while
-    Hydra runs a job.
+    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None for stored values.
     `run_url`: `hydra.run.dir` if it is a URL; then `run_dir` is the folder of the local copy.
     `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default.
     `notes`: notes for the user, one per renamed key.
+    `sweep_dir`: `hydra.sweep.dir`; None for stored values.
     `references`: dotted key -> text, for values of resolvers such as `oc.env`: the text is stored and printed.
     """
 
@@ -41,6 +41,7 @@ class Composed:
     is_run_dir_named: bool = True
     references: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    sweep_dir: str | None = None
 
     def where(self, key: str) -> str | None:
         """Return the source of the value at `key`, else of a value inside or around it; None for a default."""

@@ -61,9 +61,8 @@ def _run_dir_of(provenance: TrainerProvenance) -> Path:
     checkpoint = provenance.checkpoint
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         return checkpoint.parent.parent
-    named = None if checkpoint is not None else claim_run_dir(provenance.composed)
-    if named is None:
-        got = f"a checkpoint outside of a run dir, {checkpoint}" if checkpoint else "hydra.run.dir without a value"
+    if checkpoint is not None:
+        got = f"a checkpoint outside of a run dir, {checkpoint}"
         problem = Problem("fit cannot determine the run dir", "runner.fit", got, fix="fit(trainer, run_dir=...)")
         raise UserError(problem.render_alone())
-    return named
+    return claim_run_dir(provenance.composed)

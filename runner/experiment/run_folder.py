@@ -48,8 +48,8 @@ class RunFolder:
         write_composed(composed, self.path / ".hydra")
 
 
-def claim_run_dir(composed: Composed) -> Path | None:
-    """Return the run dir of a new run, or None if only Hydra knows it.
+def claim_run_dir(composed: Composed) -> Path:
+    """Return the run dir of a new run.
 
     If the name contains the time, a run that started in the same second may have taken it. Then the next free folder is
     created: `NAME_2`, `NAME_3` and so on.
@@ -57,8 +57,9 @@ def claim_run_dir(composed: Composed) -> Path | None:
     Raises:
         UserError: the folder cannot be created.
     """
-    if composed.run_dir is None or composed.is_run_dir_named:
-        return None if composed.run_dir is None else Path(composed.run_dir)
+    assert composed.run_dir is not None, "these are stored values"
+    if composed.is_run_dir_named:
+        return Path(composed.run_dir)
     run_dir = make_free_folder(Path(composed.run_dir))
     point_latest_at(run_dir)
     return run_dir

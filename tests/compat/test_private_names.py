@@ -18,7 +18,7 @@ from torch import nn
 import runner
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("runner", "hydra_plugins")
+PACKAGES = ("runner",)
 # Private in spelling only: Python and Hydra document them.
 DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace", "_target_"}
 _MODULE_IN_TEXT = re.compile(r"[a-z]\w*(\.\w+)*\._[a-z]\w*(\.\w+)*")

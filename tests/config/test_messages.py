@@ -169,8 +169,27 @@ MISTAKES = [
     pytest.param(["tracking=mlfow"], [NO_MLFOW], id="unknown_option"),
     pytest.param(
         ["hydra.run.dri=x"],
-        [Problem("Could not override 'hydra.run.dri'", where="override hydra.run.dri=x")],
+        [
+            Problem(
+                "hydra.run.dri has no effect, because runner makes the folders and the logs of its runs",
+                where="override hydra.run.dri=x",
+                expected="hydra.job.name, hydra.run.dir, hydra.searchpath, hydra.sweep.dir",
+                nearest="hydra.run.dir",
+            )
+        ],
         id="unknown_hydra_key",
+    ),
+    pytest.param(
+        ["hydra.run.dir=${hydra:runtime.cwd}/x"],
+        [
+            Problem(
+                "hydra.run.dir cannot be resolved",
+                where="override hydra.run.dir=${hydra:runtime.cwd}/x",
+                expected="a folder",
+                fix="${hydra.runtime.cwd} instead of ${hydra:runtime.cwd}, for example",
+            )
+        ],
+        id="run_dir_of_hydras_job",
     ),
     pytest.param(["env.env=CartPol-v1"], [NO_CARTPOL], id="unknown_environment"),
     pytest.param(

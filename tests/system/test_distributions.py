@@ -68,7 +68,7 @@ def files_of_wheel(wheel: Path) -> dict[str, bytes]:
 
 def files_of_runner(root: Path = ROOT) -> dict[str, bytes]:
     """Name -> content of what the wheel of runner must install."""
-    folders = {"runner": "runner", "hydra_plugins": "hydra_plugins", "conf": "runner/conf", "zoo": "runner/zoo"}
+    folders = {"runner": "runner", "conf": "runner/conf", "zoo": "runner/zoo"}
     return {f"{to}/{name}": data for place, to in folders.items() for name, data in files_below(root / place).items()}
 
 
