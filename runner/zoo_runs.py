@@ -39,6 +39,7 @@ _NEWER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "algorithm": {"reset_interval": None, "target_kl": None, "value_rescaling": False},
 }
+_NOT_IN_DIGEST = {"algorithm": "name"}  # block -> option that does not change numbers
 # Packages of `environment.json` that do not change numbers.
 _NOT_IN_NUMBERS = {"runner", "mlflow", "hydra-core", "omegaconf"}
 
@@ -171,7 +172,11 @@ def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
 def _without_newer_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as it was before its newer options, where these have the values of stored runs."""
     return {
-        block: {key: value for key, value in options.items() if _NEWER_OPTIONS[block].get(key, ...) != value}
+        block: {
+            key: value
+            for key, value in options.items()
+            if _NEWER_OPTIONS[block].get(key, ...) != value and _NOT_IN_DIGEST.get(block) != key
+        }
         if block in _NEWER_OPTIONS
         else options
         for block, options in values.items()

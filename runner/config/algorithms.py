@@ -132,6 +132,7 @@ class AlgorithmConfig:
         unit="gradient steps",
         minimum=1,
     )
+    name: str | None = option(None, "name in texts such as the first lines of a run; null: the name of the schema")
 
     @property
     def recorded_buffers(self) -> list[str]:
@@ -161,9 +162,9 @@ class AlgorithmConfig:
 
 
 def algorithm_name(config: AlgorithmConfig) -> str:
-    """Return the display name of an algorithm: its class without `Config`, or the module of a class `Config`."""
+    """Return `name`, or the name of the class without `Config`; for a class `Config` the name of its module."""
     cls = type(config)
-    return cls.__name__.removesuffix("Config") or cls.__module__.rpartition(".")[2]
+    return config.name or cls.__name__.removesuffix("Config") or cls.__module__.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,10 @@ def _data_source(config: ExperimentConfig) -> str:
     if config.env.is_external:
         return "external simulators"
     runners, num_envs = config.env_runners, config.env_runners.num_envs_per_env_runner
-    if runners.max_env_runners:
-        return (
-            f"{_range_text(runners.min_env_runners, runners.max_env_runners)} env runners with {num_envs} copies each"
-        )
     copies = "1 copy" if num_envs == 1 else f"{num_envs} copies"
+    if runners.max_env_runners:
+        count = _range_text(runners.min_env_runners, runners.max_env_runners)
+        return f"{count} env runner{'' if count == '1' else 's'} with {copies} each"
     is_apart = runners.gym_env_vectorize_mode == ASYNC
     return f"{copies}, each in a process" if is_apart else f"{copies} in this process"
 
