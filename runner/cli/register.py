@@ -30,7 +30,7 @@ def main(arguments: Arguments) -> int:
         exported = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module")).to_onnx()
     from runner.tracking.known_run import register_model
 
-    version = register_model(exported.content, exported.manifest.content, name, known_run, str(stored.checkpoint))
+    version = register_model(exported.content, exported.manifest, name, known_run, str(stored.checkpoint))
     print(f"registered {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)

@@ -48,7 +48,7 @@ def space_to_dict(space: Space[Any]) -> dict[str, Any]:
 
     if isinstance(space, gs.Box):
         shape = list(space.shape)
-        bounds = {"low": _bound_to_plain(space.low), "high": _bound_to_plain(space.high)}
+        bounds = {"low": plain_array(space.low), "high": plain_array(space.high)}
         return {"space": "box", **bounds, "shape": shape, "dtype": str(space.dtype)}
     if isinstance(space, gs.Discrete):
         return {"space": "discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
@@ -94,12 +94,13 @@ def _dict_key(key: Any) -> str | int:
     raise TypeError(f"keys of a Dict space must be strings or integers to be saved, got {key!r}")
 
 
-def _bound_to_plain(bound: Array) -> Any:
-    if bound.size == 0:
+def plain_array(array: Array) -> Any:
+    """Return nested lists, or one number if all are equal, 0 if there are none; infinities as "inf" and "-inf"."""
+    if array.size == 0:
         return 0
-    if (bound == bound.flat[0]).all():
-        return _number_to_plain(bound.flat[0].item())
-    return _map_numbers(_number_to_plain, bound.tolist())
+    if (array == array.flat[0]).all():
+        return _number_to_plain(array.flat[0].item())
+    return _map_numbers(_number_to_plain, array.tolist())
 
 
 def _number_to_plain(number: Any) -> Any:

@@ -34,7 +34,7 @@ from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.features import features_of
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.feature import Feature
-from runner.learners.collective import SingleProcess
+from runner.learners.collective import Collective
 from runner.module_building import (
     BuiltActingModule,
     ModuleSpec,
@@ -317,7 +317,7 @@ def build_gradient_runner(
     """Make an env runner that can compute gradients on its device, from the arguments of `build_env_runner`."""
     runner = build_env_runner(config, specs, role, index, generation, device=device, **options)
     here = on_device(config, device)
-    return GradientRunner(runner, lambda: build_local_learner_group(here, build_modules(here, specs), SingleProcess()))
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_modules(here, specs), Collective()))
 
 
 def build_recorder(

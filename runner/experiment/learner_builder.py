@@ -20,7 +20,7 @@ from runner.config.plans.compilation import COMPILE_AUTO, compiles
 from runner.config.plans.needs import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
-from runner.learners.collective import Collective, SingleProcess
+from runner.learners.collective import Collective
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss
 from runner.learners.on_policy_check import OnPolicyConsistencyCheck
@@ -62,7 +62,7 @@ def build_learner_group(config: ExperimentConfig, built_modules: Mapping[str, Bu
         ConfigError: a part cannot be created, or a connector needs rows that go to other learners.
     """
     if config.learners.num_learners == 0:
-        return build_local_learner_group(config, built_modules, SingleProcess())
+        return build_local_learner_group(config, built_modules, Collective())
     _check_shared_out(config, built_modules)
     keeps_unsplit = any(built.learner.requires.needs_other_agents for built in built_modules.values())
     settings = (config.learners, lookback_of(config, built_modules), keeps_unsplit, config.ray.actor_start_timeout_s)

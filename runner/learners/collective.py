@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,45 +10,35 @@ from torch import Tensor
 from runner.restarts import PeerDied
 
 
-class Collective(Protocol):
-    """Learners that update the same module synchronously, each on different rows; `rank` numbers them.
+class Collective:
+    """Learners that update the same module synchronously, each on different rows; this class is one without peers.
 
-    All of them make the same calls in the same order. Calls raise `PeerDied` if another learner has crashed.
+    All of them make the same calls in the same order.
+
+    Attributes:
+        rank: number of this learner.
+        num_learners: number of learners.
     """
 
-    rank: int
-    num_learners: int
+    rank = 0
+    num_learners = 1
 
     def mean(self, values: Tensor) -> None:
         """Replace `values` by their mean over the learners."""
 
     def most(self, number: int) -> int:
         """Return the largest `number` of all learners."""
+        return number
 
     def total(self, number: int) -> int:
         """Return the sum of `number` over the learners."""
-
-
-class SingleProcess:
-    """A learner without peers."""
-
-    rank = 0
-    num_learners = 1
-
-    def mean(self, values: Tensor) -> None:
-        """Do nothing, since the values are already the mean."""
-
-    def most(self, number: int) -> int:
-        """Return `number`."""
-        return number
-
-    def total(self, number: int) -> int:
-        """Return `number`."""
         return number
 
 
-class ProcessGroup:
+class ProcessGroup(Collective):
     """Learners in separate processes, connected by torch.distributed: NCCL between GPUs, otherwise Gloo.
+
+    Calls raise `PeerDied` if another learner has crashed.
 
     Args:
         rank: rank of this learner.

@@ -14,7 +14,7 @@ import torch
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import LEARNERS
 from runner.episodes.columns import Rollout
-from runner.learners.collective import Collective, SingleProcess
+from runner.learners.collective import Collective
 from runner.learners.eager_gradient import in_step
 from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.loss_failure import LossNotFinite, with_batch
@@ -70,7 +70,7 @@ class Learner(Part):
         self._acting = list(networks if acting is None else acting)
         self._modules = members_in({key: one.updater.network for key, one in networks.items()})
         self._modules_to_train = [module_id for module_id in self._modules if module_id in modules_to_train]
-        self._collective: Collective = collective or SingleProcess()
+        self._collective = collective or Collective()
         self._consistency_check = consistency_check
         self.num_learners = self._collective.num_learners
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate, chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,14 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.episodes import nested
 from runner.learners.collective import Collective
 from runner.learners.loss import Loss
-from runner.modules.rl_module import RLModule
+from runner.modules.rl_module import RLModule, rows_at
 from runner.pipelines.connector import LOSS_MASK, STEP_ROWS
 
 Units = npt.NDArray[np.int64]
 
 
-class _Units(Protocol):
-    """The units of a train batch that are never split: rows or sequences.
+class _Units:
+    """The units of a train batch that are never split: rows (B, ...), for a stateless module.
 
     Attributes:
         columns: column -> (units, ...) tensor, nested like the space.
@@ -38,48 +38,34 @@ class _Units(Protocol):
     columns: dict[str, Any]
     indices: Units
     num_rows: int
-
-    def num_parts(self, indices: Units, num_parts: int) -> int:
-        """Return the number of parts for these units if their env steps alone would be split into `num_parts`."""
-
-    def are_all(self, indices: Units) -> bool:
-        """Return whether these are all units of the columns, in order."""
-
-    def rows_in(self, indices: Units) -> int:
-        """Return the number of env steps in these units."""
-
-    def row_indices(self, indices: Units) -> Units:
-        """Return, for each env step of these units, its index among all env steps with a loss."""
-
-    def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return columns of units in the form that a loss expects."""
-
-
-class _Rows:
-    """Rows (B, ...) of a stateless module."""
+    _all: Units | None = None  # `indices`, if all units have a loss and are rows
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str]) -> None:
         self.columns = {name: batch[name] for name in reads}
         if LOSS_MASK in batch:
-            self._all = None
             self.indices = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
         else:
             self._all = self.indices = _first_indices(nested.row_count(self.columns))
         self.num_rows = len(self.indices)
 
-    def are_all(self, indices: Units) -> bool:
-        return indices is self._all
-
     def num_parts(self, indices: Units, num_parts: int) -> int:
+        """Return the number of parts for these units if their env steps alone would be split into `num_parts`."""
         return num_parts
 
+    def are_all(self, indices: Units) -> bool:
+        """Return whether these are all rows of the columns, in order."""
+        return indices is self._all
+
     def rows_in(self, indices: Units) -> int:
+        """Return the number of env steps in these units."""
         return len(indices)
 
     def row_indices(self, indices: Units) -> Units:
+        """Return, for each env step of these units, its index among all env steps with a loss."""
         return np.searchsorted(self.indices, indices)
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Return columns of units in the form that a loss expects."""
         return columns
 
 
@@ -89,8 +75,8 @@ def _first_indices(num_rows: int) -> Units:
     return np.arange(num_rows)
 
 
-class _Sequences:
-    """Sequences (S, L, ...) of a stateful module; see `at_env_steps` for the columns of a loss."""
+class _Sequences(_Units):
+    """Sequences (S, L, ...) for a stateful module; see `at_env_steps` for the columns of a loss."""
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str], inputs: Sequence[str]) -> None:
         self._reads, self._inputs = reads, inputs
@@ -101,9 +87,6 @@ class _Sequences:
 
     def num_parts(self, indices: Units, num_parts: int) -> int:
         return num_microbatches(len(indices), num_microbatches(len(indices), num_parts))
-
-    def are_all(self, indices: Units) -> bool:
-        return False
 
     def rows_in(self, indices: Units) -> int:
         return int(self._lengths[indices].sum())
@@ -239,7 +222,7 @@ class Minibatches:
     def _units(self, batch: Mapping[str, Any]) -> _Units:
         if self._module.is_stateful:
             return _Sequences(batch, self._reads, self._sequences)
-        return _Rows(batch, self._reads)
+        return _Units(batch, self._reads)
 
     def _sizes(self, units: _Units, minibatch_size: int | None) -> list[int]:
         """Agree with the peers on the number of minibatches: the maximum of all, with at least one unit in each."""
@@ -303,14 +286,9 @@ def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Seq
     """
     step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
     others = {
-        name: nested.map_leaves(partial(_rows_at, step_rows), sequences[name]) for name in reads if name not in inputs
+        name: nested.map_leaves(partial(rows_at, step_rows), sequences[name]) for name in reads if name not in inputs
     }
     return {**sequences, **others, STEP_ROWS: step_rows}
-
-
-def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
-    """Take rows of (S, L, ...) by their index into (S * L)."""
-    return column.flatten(0, 1).index_select(0, step_rows)
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +27,6 @@ _CLASSES = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
-
-
-class Optimizer(Protocol):
-    """Steps parameters along their gradients; each group has a learning rate."""
-
-    def step(self, *lrs: float | None) -> None:
-        """Take a step, with a learning rate for each group, or None to skip the group."""
-
-    def get_state(self) -> dict[str, Any]:
-        """Return a copy of the state: tensors and plain values."""
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
 
 
 class TorchOptimizer:
@@ -81,7 +68,7 @@ class TorchOptimizer:
 
 def make_optimizer(
     config: OptimizerConfig, weights: FlatParameters, module: RLModule | MultiRLModule, groups: Sequence[str] | None
-) -> Optimizer:
+) -> FlatAdam | TorchOptimizer:
     """Make the optimiser of the configuration.
 
     Adam is a single kernel on the flat parameters. adamw, rmsprop and sgd, which treat all parameters equally, are

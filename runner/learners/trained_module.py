@@ -16,7 +16,7 @@ from torch import Tensor
 from runner.config.algorithms import AlgorithmConfig, TargetNetworksConfig
 from runner.config.errors import Problem
 from runner.config.first_call import use_checked
-from runner.learners.collective import Collective, SingleProcess
+from runner.learners.collective import Collective
 from runner.learners.loss import Loss
 from runner.learners.loss_checks import ComputeLoss, loss_contract
 from runner.learners.loss_failure import LossNotFinite
@@ -63,7 +63,7 @@ class TrainedModule:
         collective: Collective | None = None,
     ) -> None:
         self.module_id, self.module, self.loss, self.config = module_id, module, loss, config
-        self._collective = collective or SingleProcess()
+        self._collective = collective or Collective()
         self._stream = stream
         self._loss_stream = loss_stream if loss.draws else None
         if loss_stream is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.compat.libraries import LibraryChangedError
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem
-from runner.learners.collective import Collective, SingleProcess
+from runner.learners.collective import Collective
 from runner.learners.eager_gradient import EagerGradient
 from runner.learners.parameter_updater import ParameterUpdater
 from runner.learners.trained_module import TrainedModule
@@ -52,7 +52,7 @@ class TrainedNetwork:
         is_compiled: bool = False,
         falls_back: bool = False,
     ) -> None:
-        collective = collective or SingleProcess()
+        collective = collective or Collective()
         self.modules = {module.module_id: module for module in modules}
         self.updater = ParameterUpdater(network, config)
         self.eager = EagerGradient(self.updater, collective)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner.modules.action_distribution import tables_on, torch_dtype
+from runner.modules.action_distribution import ActionDistribution, tables_on, torch_dtype
 
 _NUM_TRIES = 8  # of the rejection sampling, each accepted with a probability of 0.95 or more
 _EPSILON = 1e-6  # smallest distance of an action from its bounds, in units of the distance between them
 
 
-class Beta:
+class Beta(ActionDistribution):
     """a = low + (high - low) x, x ~ Beta(alpha, beta), for A independent numbers.
 
     `dist_inputs` (B, 2 A) are converted to alpha and beta by 1 + softplus, so that each density has one maximum.
@@ -30,8 +29,6 @@ class Beta:
     Raises:
         TypeError: the space is not a bounded float Box.
     """
-
-    log_std_inputs: tuple[int, ...] = ()
 
     def __init__(self, space: gym.spaces.Box) -> None:
         low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
@@ -87,18 +84,6 @@ class Beta:
         of_sum = (other_alpha - alpha + other_beta - beta) * (alpha + beta).digamma()
         return (_log_beta(other_alpha, other_beta) - _log_beta(alpha, beta) + of_each + of_sum).sum(-1)
 
-    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Raise an error, because `check_mask_space` rejects masks of a Box.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("the actions of a Box cannot be masked")
-
-    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None, because actions of a Box cannot be forbidden."""
-        return None
-
     def _scaled(self, x: Tensor) -> Tensor:
         bounds = tables_on(self._tables, x.device)
         actions = bounds.low + bounds.width * x.clamp(_EPSILON, 1.0 - _EPSILON)
@@ -111,9 +96,6 @@ class _Bounds:
 
     low: Tensor
     width: Tensor
-
-    def to(self, device: torch.device) -> _Bounds:
-        return _Bounds(self.low.to(device), self.width.to(device))
 
 
 def _concentrations(dist_inputs: Tensor) -> tuple[Tensor, Tensor]:

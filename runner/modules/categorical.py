@@ -13,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner.modules.action_distribution import first_false, forbid, tables_on
+from runner.modules.action_distribution import ActionDistribution, first_false, forbid, tables_on
 
 
-class Bernoulli:
+class Bernoulli(ActionDistribution):
     """A independent bits; `dist_inputs` are the logits (B, A) of the 1."""
-
-    log_std_inputs: tuple[int, ...] = ()
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
@@ -58,10 +56,6 @@ class Bernoulli:
         """Return (B, A) logits under a mask (B, *shape); 0 forbids the 1."""
         return forbid(dist_inputs, mask.reshape(dist_inputs.shape))
 
-    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None: a bit can always be 0."""
-        return None
-
     def _bits(self, is_one: Tensor) -> Tensor:
         return is_one.to(torch.int8).reshape(*is_one.shape[:-1], *self._shape)
 
@@ -70,10 +64,8 @@ class Bernoulli:
 _PADDING_LOGIT = torch.finfo(torch.float32).min / 4
 
 
-class Categorical:
+class Categorical(ActionDistribution):
     """One of A actions; `dist_inputs` are logits (B, A)."""
-
-    log_std_inputs: tuple[int, ...] = ()
 
     def __init__(self, num_actions: int) -> None:
         self.num_inputs = num_actions
@@ -137,7 +129,7 @@ class ShiftedCategorical(Categorical):
         return super().log_prob(dist_inputs, actions.long() - self._start)
 
 
-class MultiCategorical:
+class MultiCategorical(ActionDistribution):
     """D independent choices, the d-th among `sizes[d]`; `dist_inputs` are all logits (B, sum(sizes)), choice by choice.
 
     All choices are computed together, on logits padded to (B, D, max(sizes)).
@@ -152,12 +144,10 @@ class MultiCategorical:
         sizes: as above.
     """
 
-    log_std_inputs: tuple[int, ...] = ()
-
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...], dtype: torch.dtype) -> None:
         assert len(sizes) == len(starts) == math.prod(shape)
         self.num_inputs = self.num_noise = sum(sizes)
-        self.sizes = tuple(sizes)
+        self.sizes, self.starts = tuple(sizes), tuple(starts)
         self._shape = shape
         self._dtype = dtype
         self._is_even = len(set(sizes)) == 1
@@ -236,9 +226,6 @@ class _Tables:
         with torch.inference_mode(False):
             arrays = (columns.reshape(-1), is_padding, starts.astype(np.int64))
             return cls(*(torch.from_numpy(array) for array in arrays))
-
-    def to(self, device: torch.device) -> _Tables:
-        return _Tables(self.columns.to(device), self.is_padding.to(device), self.starts.to(device))
 
 
 def gumbel_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -18,7 +18,7 @@ from runner.modules.categorical import Bernoulli, Categorical, MultiCategorical,
 from runner.modules.gaussian import DiagGaussian, SquashedGaussian
 
 
-class NestedDistribution:
+class NestedDistribution(ActionDistribution):
     """Joint distribution of independent parts; inputs and noise are the concatenated inputs and noise of the parts.
 
     Args:

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner.modules.action_distribution import tables_on, torch_dtype
+from runner.modules.action_distribution import ActionDistribution, tables_on, torch_dtype
 
 _LOG_2PI = math.log(2 * math.pi)
 
 
-class DiagGaussian:
+class DiagGaussian(ActionDistribution):
     """A independent normal variables; `dist_inputs` are means and log standard deviations (B, 2 A).
 
     Args:
@@ -67,18 +67,6 @@ class DiagGaussian:
         squares = (2 * log_std).exp() + (mean - other_mean).square()
         return (other_log_std - log_std + 0.5 * squares * (-2 * other_log_std).exp() - 0.5).sum(-1)
 
-    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Raise an error, because `check_mask_space` rejects masks of a Box.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("the actions of a Box cannot be masked")
-
-    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None, because actions of a Box cannot be forbidden."""
-        return None
-
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat if self._is_plain else flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
 
@@ -90,7 +78,7 @@ _FLOATS = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)  # al
 _NUM_NODES = 32  # of the quadrature for the entropy; accurate to 1e-3 nats for a std up to 3 before the tanh
 
 
-class SquashedGaussian:
+class SquashedGaussian(ActionDistribution):
     """a = center + scale * tanh(x), x ~ N(mean, std); `dist_inputs` are means and log stds of x (B, 2 A).
 
     Args:
@@ -166,18 +154,6 @@ class SquashedGaussian:
         """Return the KL divergence (B,) in nats: the divergence of the normal variables, because tanh is one to one."""
         return self._normal.kl(dist_inputs, other_inputs)
 
-    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Raise an error, because `check_mask_space` rejects masks of a Box.
-
-        Raises:
-            TypeError: always.
-        """
-        return self._normal.masked(dist_inputs, mask)
-
-    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None, because actions of a Box cannot be forbidden."""
-        return None
-
     def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Return uniform random fractions (*leading, A) from 0 to 1, for `at_shares`."""
         return stream.random((*leading, self.num_noise), np.float32)
@@ -219,9 +195,6 @@ class _Tables:
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
         quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
         return cls(center, scale, scale.log(), *quadrature)
-
-    def to(self, device: torch.device) -> _Tables:
-        return _Tables(*(values.to(device) for values in vars(self).values()))
 
 
 def _log_tanh_slope(x: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ class RLModule(nn.Module):
         rows = _step_rows(batch) if self.is_stateful else None
         if rows is None:
             return outputs
-        return {name: nested.map_leaves(partial(_rows_at, rows), output) for name, output in outputs.items()}
+        return {name: nested.map_leaves(partial(rows_at, rows), output) for name, output in outputs.items()}
 
     def in_sequences(self, rows: Tensor, batch: Mapping[str, Any], like: Tensor) -> Tensor:
         """Put rows (V, D) of the env steps at their positions in sequences, as (S, L, D); other positions are 0.
@@ -173,5 +173,6 @@ def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
     return mask.flatten().nonzero().squeeze(-1)
 
 
-def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
+def rows_at(rows: Tensor, output: Tensor) -> Tensor:
+    """Take rows of (S, L, ...) by their index into (S * L)."""
     return output.flatten(0, 1).index_select(0, rows)

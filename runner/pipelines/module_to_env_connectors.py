@@ -31,7 +31,8 @@ from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, R
 from runner.pipelines.connector_kinds import ModuleToEnvConnector
 from runner.pipelines.noise_connectors import DrawsNoise
 from runner.pipelines.requirements import Requirements
-from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
+from runner.rows.agent_rows import AgentRows
+from runner.rows.running_episodes import RunningEpisodes
 
 
 class GetActions(DrawsNoise, ModuleToEnvConnector):
@@ -302,7 +303,7 @@ class ModuleToAgentUnmapping(ModuleToEnvConnector):
 
     requires = Requirements(reads=(ACTIONS_FOR_ENV,), writes=(ACTIONS_FOR_ENV,))
 
-    def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: AgentRows, **kwargs: Any) -> Batch:
         """Replace the column."""
         actions = batch[ACTIONS_FOR_ENV]
         items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)

@@ -14,7 +14,8 @@ from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import NOISE, Batch, Connector
 from runner.pipelines.connector_kinds import EnvToModuleConnector
 from runner.pipelines.requirements import Requirements
-from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
+from runner.rows.agent_rows import AgentRows
+from runner.rows.running_episodes import RunningEpisodes
 from runner.streams import restore_stream, stream_state
 
 _NOISE_STEPS = 256
@@ -99,7 +100,7 @@ class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
         if explore:
             repeats, draw = rl_module.noise_steps, partial(rl_module.draw_noise, self._stream)
             num_rows, slots = len(episodes), None
-            if repeats > 1 and isinstance(episodes, RunningAgentEpisodes):  # whose order varies
+            if repeats > 1 and isinstance(episodes, AgentRows):  # whose order varies
                 slots = episodes.slots
                 num_rows = int(slots.max(initial=-1)) + 1
             batch[NOISE] = self._next_noise(num_rows, episodes.max_rows, draw, repeats, slots)

@@ -18,7 +18,8 @@ from runner.pipelines.connector_graphs import GreedyActionsGraph
 from runner.pipelines.connector_kinds import ModuleToEnvConnector
 from runner.pipelines.noise_connectors import DrawsNoise
 from runner.pipelines.requirements import Requirements
-from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
+from runner.rows.agent_rows import AgentRows
+from runner.rows.running_episodes import RunningEpisodes
 
 KINDS = ("gaussian", "ornstein_uhlenbeck")
 _REVERSION = 0.15  # theta of Lillicrap et al.
@@ -96,7 +97,7 @@ class NoisyActions(DrawsNoise, ModuleToEnvConnector):
 
     def _correlated(self, noise: npt.NDArray[np.float32], episodes: RunningEpisodes) -> npt.NDArray[np.float32]:
         """Return the next Ornstein-Uhlenbeck noise (K, A) of these episodes from white noise (K, A)."""
-        slots = episodes.slots if isinstance(episodes, RunningAgentEpisodes) else np.arange(len(noise))
+        slots = episodes.slots if isinstance(episodes, AgentRows) else np.arange(len(noise))
         num_slots = int(slots.max()) + 1
         if self._remembered is None or len(self._remembered) < num_slots:
             grown = np.zeros((max(num_slots, episodes.max_rows), noise.shape[1]), np.float32)

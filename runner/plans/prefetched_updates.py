@@ -11,7 +11,7 @@ from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanEnded
-from runner.plans.updates import NamesRowsInErrors, finish_update
+from runner.plans.updates import finish_update, naming_rows
 
 
 class UpdatesWithPrefetch(Node):
@@ -119,7 +119,7 @@ class PrefetchedUpdate:
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        with NamesRowsInErrors(self.item):
+        with naming_rows(self.item):
             return self._begun()()
 
     def _begun(self) -> Callable[[], UpdateResult]:

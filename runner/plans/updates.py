@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from runner.env_runners.loss_failure import with_rollout
 from runner.learners.loss_failure import LossNotFinite
@@ -47,15 +48,10 @@ def finish_update(
     )
 
 
-class NamesRowsInErrors:
-    """Context that adds the rows of an item for which a loss is not finite to the error."""
-
-    def __init__(self, item: Experiences) -> None:
-        self._item = item
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, LossNotFinite):
-            raise with_rollout(error, self._item.rollout) from error
+@contextmanager
+def naming_rows(item: Experiences) -> Iterator[None]:
+    """Add the rows of an item for which a loss is not finite to the error."""
+    try:
+        yield
+    except LossNotFinite as error:
+        raise with_rollout(error, item.rollout) from error

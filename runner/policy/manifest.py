@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -13,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.schemas import ExperimentConfig
-from runner.episodes.spaces import space_to_dict
+from runner.episodes.spaces import plain_array, space_to_dict
 from runner.module_building import BuiltActingModule
 from runner.modules.action_distribution import ActionDistribution
+from runner.modules.categorical import MultiCategorical
 from runner.modules.distributions import NestedDistribution, distribution_for
 from runner.modules.gaussian import SquashedGaussian
 from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
 from runner.pipelines.module_to_env_connectors import acting_space
-from runner.policy.policy_graph import PolicyGraph, plain_array
+from runner.policy.policy_graph import PolicyGraph
 
 FORMAT_VERSION = 1
 METADATA_KEY = "runner_manifest"
@@ -31,58 +30,37 @@ _PACKAGES = ("runner", "torch", "onnx")
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The manifest as a JSON object; `docs/reference/metrics_and_files.md` describes each key.
+def make_manifest(graph: PolicyGraph, built: BuiltActingModule, config: ExperimentConfig) -> Json:
+    """Return the manifest of a module of an experiment, without values of its parameters.
 
-    Attributes:
-        content: plain values.
+    `docs/reference/metrics_and_files.md` describes each key.
     """
+    spec, module = built.spec, graph.module
+    return {
+        "format_version": FORMAT_VERSION,
+        "experiment": config.experiment_name,
+        "module_id": spec.module_id,
+        "module_class": spec.module._target_,
+        "weights_seq_no": None,
+        "observation_space": space_to_dict(spec.observation_space),
+        "action_space": space_to_dict(spec.action_space),
+        "inputs": [port.to_dict() for port in graph.inputs],
+        "outputs": [port.to_dict() for port in graph.outputs],
+        "distribution": describe_distribution(
+            module.action_dist, acting_space(spec.action_space, config.env.normalize_actions)
+        ),
+        "action_scaling": describe_scaling(built, spec.action_space),
+        "statistics": {},
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
 
-    content: Json
 
-    @classmethod
-    def of(cls, graph: PolicyGraph, built: BuiltActingModule, config: ExperimentConfig) -> Manifest:
-        """Return the manifest of a module of an experiment."""
-        spec, module = built.spec, graph.module
-        return cls(
-            {
-                "format_version": FORMAT_VERSION,
-                "experiment": config.experiment_name,
-                "module_id": spec.module_id,
-                "module_class": spec.module._target_,
-                "weights_seq_no": None,
-                "observation_space": space_to_dict(spec.observation_space),
-                "action_space": space_to_dict(spec.action_space),
-                "inputs": [port.to_dict() for port in graph.inputs],
-                "outputs": [port.to_dict() for port in graph.outputs],
-                "distribution": describe_distribution(
-                    module.action_dist, acting_space(spec.action_space, config.env.normalize_actions)
-                ),
-                "action_scaling": describe_scaling(built, spec.action_space),
-                "statistics": {},
-                "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-            }
-        )
-
-    def updated(self, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Manifest:
-        """Return the manifest for other parameters. `statistics`: name of a tensor -> values of connectors."""
-        values = {
-            name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
-        }
-        return replace(self, content={**self.content, "weights_seq_no": weights_seq_no, "statistics": values})
-
-    def to_json(self) -> str:
-        """Return the manifest as text."""
-        return json.dumps(self.content, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Invert `to_json`."""
-        return cls(json.loads(text))
-
-    def __getitem__(self, key: str) -> Any:
-        return self.content[key]
+def updated_manifest(manifest: Json, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Json:
+    """Return the manifest for other parameters. `statistics`: name of a tensor -> values of connectors."""
+    values = {
+        name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
+    }
+    return {**manifest, "weights_seq_no": weights_seq_no, "statistics": values}
 
 
 def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start: int = 0) -> Json:
@@ -106,8 +84,9 @@ def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start
         return {"name": "bernoulli", **columns, **_shape_and_dtype(space)}
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return {"name": "diag_gaussian", **columns, **_shape_and_dtype(space)}
-    sizes, starts = _choices(space)
-    return {"name": "multi_categorical", **columns, "sizes": sizes, "starts": starts, **_shape_and_dtype(space)}
+    assert isinstance(dist, MultiCategorical)
+    choices = {"sizes": list(dist.sizes), "starts": list(dist.starts)}
+    return {"name": "multi_categorical", **columns, **choices, **_shape_and_dtype(space)}
 
 
 def _describe_parts(dist: NestedDistribution, space: gym.spaces.Dict | gym.spaces.Tuple[Any], start: int) -> Json:
@@ -122,15 +101,6 @@ def _describe_parts(dist: NestedDistribution, space: gym.spaces.Dict | gym.space
 
 def _shape_and_dtype(space: gym.Space[Any]) -> Json:
     return {"shape": list(space.shape or ()), "dtype": str(space.dtype)}
-
-
-def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
-    """Return number and smallest value of each component of a MultiDiscrete or an integer Box."""
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
-    assert isinstance(space, gym.spaces.Box)  # checked by `distribution_for`
-    lows, highs = ([int(bound) for bound in side.reshape(-1)] for side in (space.low, space.high))
-    return [high - low + 1 for low, high in zip(lows, highs, strict=True)], lows
 
 
 def describe_scaling(built: BuiltActingModule, action_space: gym.Space[Any]) -> Json | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
 from runner.module_building import BuiltActingModule
-from runner.policy.manifest import METADATA_KEY, Manifest
+from runner.policy.manifest import METADATA_KEY, Json, make_manifest, updated_manifest
 from runner.policy.policy_graph import PolicyGraph
 
 
@@ -95,7 +96,7 @@ def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], gra
     return model
 
 
-def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
+def save_pt2(graph: PolicyGraph, manifest: Json) -> bytes:
     """Return the graph with its variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
 
     Raises:
@@ -109,8 +110,8 @@ def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
             program = torch.export.export(graph, (inputs,), dynamic_shapes=shapes, strict=False)
             for node in program.graph.nodes:
                 node.meta.pop("stack_trace", None)  # paths of this machine
-            file = io.BytesIO()
-            torch.export.save(program, file, extra_files={"manifest.json": manifest_json})
+            file, files = io.BytesIO(), {"manifest.json": json.dumps(manifest, allow_nan=False)}
+            torch.export.save(program, file, extra_files=files)
         except Exception as error:
             raise graph.export_error(error) from error
     return file.getvalue()
@@ -140,7 +141,7 @@ class OnnxPolicy:
         graph: the exported graph.
     """
 
-    def __init__(self, graph: PolicyGraph, template: onnx.ModelProto, manifest: Manifest) -> None:
+    def __init__(self, graph: PolicyGraph, template: onnx.ModelProto, manifest: Json) -> None:
         self.graph = graph
         self.manifest = manifest
         self._template = template
@@ -165,7 +166,7 @@ class OnnxPolicy:
             ConfigError: a connector or the module cannot be exported; names it.
         """
         graph = PolicyGraph(built)
-        return cls(graph, trace_onnx(graph), Manifest.of(graph, built, config))
+        return cls(graph, trace_onnx(graph), make_manifest(graph, built, config))
 
     def to_bytes(
         self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], weights_seq_no: int | None = None
@@ -184,7 +185,7 @@ class OnnxPolicy:
         if weights.shape != (self._num_parameters,):
             raise ValueError(f"weights have {weights.size} values, this module has {self._num_parameters}")
         statistics = self._statistics | self.graph.statistics(shared_state)
-        self.manifest = self.manifest.updated(weights_seq_no, statistics)
+        self.manifest = updated_manifest(self.manifest, weights_seq_no, statistics)
         model = onnx.ModelProto()
         model.CopyFrom(self._template)
         little_endian = np.ascontiguousarray(weights, "<f4")
@@ -194,7 +195,7 @@ class OnnxPolicy:
                 tensor.raw_data = little_endian[self._places[name]].tobytes()
             else:
                 tensor.raw_data = _as_stored(statistics[name], self._statistics[name], name)
-        model.metadata_props.add(key=METADATA_KEY, value=self.manifest.to_json())
+        model.metadata_props.add(key=METADATA_KEY, value=json.dumps(self.manifest, allow_nan=False))
         content: bytes = model.SerializeToString()
         return content
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
-from runner.episodes.spaces import leaf_spaces
+from runner.episodes.spaces import leaf_at, leaf_spaces, plain_array
 from runner.module_building import BuiltActingModule
 from runner.modules.action_distribution import torch_dtype
 from runner.modules.flat_parameters import FlatParameters
@@ -27,8 +26,6 @@ from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, STAT
 from runner.pipelines.connector_graph import PipelineGraph, Remembered, Step
 from runner.pipelines.connector_graphs import paths
 
-ROLES = ("obs", "state", "prev_action", "prev_reward", "actions", "action_dist_inputs")
-
 
 @dataclass(frozen=True)
 class Port:
@@ -36,7 +33,7 @@ class Port:
 
     Attributes:
         name: name in the graph.
-        role: one of `ROLES`.
+        role: `obs`, `state`, `prev_action`, `prev_reward`, `actions` or `action_dist_inputs`.
         dtype: numpy's name.
         shape: shape without the batch axis.
         path: keys and indices that lead to it in the nested observation, action or state.
@@ -71,21 +68,6 @@ class Port:
         """Return (num_rows, *shape): the initial value, or zeros."""
         item = np.zeros(self.shape, self.dtype) if self.initial is None else self.initial
         return torch.from_numpy(np.repeat(item[None], num_rows, axis=0))
-
-
-def plain_array(array: npt.NDArray[Any]) -> Any:
-    """Return nested lists, or one number if all are equal; infinities as "inf" and "-inf"."""
-    if array.size and (array == array.flat[0]).all():
-        return _plain_number(array.flat[0].item())
-    return _plain(array.tolist())
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, list) else _plain_number(value)
-
-
-def _plain_number(number: Any) -> Any:
-    return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
 def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
@@ -200,8 +182,7 @@ class PolicyGraph(nn.Module):
         for name, remembered in self._memory().items():
             for port in state_ports(f"{_STATE_IN}/{name}", remembered.initial):
                 role = {"graph": "state", "action": "prev_action", "reward": "prev_reward"}[remembered.source]
-                port = Port(port.name, role, port.dtype, port.shape, port.path, port.initial)
-                ports.append(_with_next(port) if role == "state" else port)
+                ports.append(_with_next(port) if role == "state" else replace(port, role=role))
         return ports
 
     def _find_outputs(self, example: Mapping[str, Tensor]) -> list[Port]:
@@ -259,13 +240,13 @@ class PolicyGraph(nn.Module):
         (built,) = self._built
         outputs: dict[str, Tensor] = {}
         for port in leaf_ports("actions", "actions", built.spec.action_space):
-            outputs[port.name] = _at(actions, port.path).to(dtype_in_graph(port))
+            outputs[port.name] = leaf_at(actions, port.path).to(dtype_in_graph(port))
         outputs[ACTION_DIST_INPUTS] = acted[ACTION_DIST_INPUTS]
         for port in state_ports(_STATE_OUT, self._module_state):
-            outputs[port.name] = _at(acted[STATE_OUT], port.path)
+            outputs[port.name] = leaf_at(acted[STATE_OUT], port.path)
         for name, value in remembered.items():
             for port in state_ports(f"{_STATE_OUT}/{name}", value):
-                outputs[port.name] = _at(value, port.path)
+                outputs[port.name] = leaf_at(value, port.path)
         return outputs
 
     @contextmanager
@@ -362,11 +343,4 @@ class _Substituted(TorchFunctionMode):
 
 
 def _with_next(port: Port) -> Port:
-    name = _STATE_OUT + port.name.removeprefix(_STATE_IN)
-    return Port(port.name, port.role, port.dtype, port.shape, port.path, port.initial, name)
-
-
-def _at(tree: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
+    return replace(port, next_from=_STATE_OUT + port.name.removeprefix(_STATE_IN))

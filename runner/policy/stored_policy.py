@@ -26,13 +26,15 @@ from runner.modules.flat_parameters import FlatParameters, check_same_network
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
 from runner.pipelines.module_to_env_connectors import ModuleToAgentUnmapping
-from runner.policy.manifest import Manifest
+from runner.policy.manifest import Json, make_manifest, updated_manifest
 from runner.policy.onnx_policy import OnnxPolicy, save_pt2
 from runner.policy.policy_graph import PolicyGraph
 from runner.rllink.client.local_policy import LocalPolicy
 from runner.rows.lock_step_rows import LockStepRows
 
 _HUGE = 1e6
+_NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS = 64, 4
+_LARGEST_DIFFERENCE = 1e-4
 
 
 class ReferencePolicy:
@@ -120,8 +122,7 @@ def largest_difference(
     built: BuiltActingModule,
     weights: npt.NDArray[np.float32],
     shared_state: Mapping[str, Any],
-    num_rows: int = 64,
-    num_steps: int = 4,
+    num_rows: int = _NUM_CHECKED_ROWS,
 ) -> float:
     """Return the largest difference between a file's and the policy's outputs in B episodes of random observations.
 
@@ -129,7 +130,6 @@ def largest_difference(
         policy: the file with these parameters.
         built, weights, shared_state: module and state of the policy.
         num_rows: B.
-        num_steps: length of each episode.
 
     Returns:
         The largest difference of `actions`, relative for values beyond 1, and of `action_dist_inputs`, relative to the
@@ -141,7 +141,7 @@ def largest_difference(
     stream = np.random.default_rng(0)
     state: dict[str, Any] | None = None
     differences = [0.0]
-    for _ in range(num_steps):
+    for _ in range(_NUM_CHECKED_STEPS):
         obs = random_observations(space, num_rows)
         rewards = stream.normal(size=num_rows).astype(np.float32)
         expected = reference.act(obs, rewards)
@@ -157,10 +157,6 @@ def largest_difference(
 def _difference(a: Any, b: Any, size: Any) -> float:
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return float((np.abs(a - b) / np.maximum(1.0, size)).max(initial=0.0))
-
-
-_NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS = 64, 4
-_LARGEST_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -214,14 +210,13 @@ class StoredPolicy:
         """Export as a torch program; raises the errors of `to_onnx`."""
         graph = PolicyGraph(self.built)
         graph.load(self.weights, self.shared_state)
-        manifest = Manifest.of(graph, self.built, self.config).updated(None, graph.statistics(self.shared_state))
-        content = save_pt2(graph, manifest.to_json())
+        manifest = make_manifest(graph, self.built, self.config)
+        manifest = updated_manifest(manifest, None, graph.statistics(self.shared_state))
+        content = save_pt2(graph, manifest)
         return self._checked(content, manifest, ProgramPolicy(content))
 
-    def _checked(self, content: bytes, manifest: Manifest, policy: LocalPolicy) -> ExportedPolicy:
-        difference = largest_difference(
-            policy, self.built, self.weights, self.shared_state, _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS
-        )
+    def _checked(self, content: bytes, manifest: Json, policy: LocalPolicy) -> ExportedPolicy:
+        difference = largest_difference(policy, self.built, self.weights, self.shared_state)
         if not difference <= _LARGEST_DIFFERENCE:
             problem = Problem(
                 "the exported policy and the module act differently: a connector's to_graph differs from the "
@@ -243,7 +238,7 @@ class ExportedPolicy:
     """
 
     content: bytes
-    manifest: Manifest
+    manifest: Json
     difference: float
     num_compared: int
 

@@ -31,9 +31,8 @@ class PriorityLog:
     """Segments of the priorities of a tree.
 
     Updates change positions all over the ring. So the first segment contains all priorities, and each further one only
-    the
-    changes since the previous segment. All are written again once the changes exceed half of the positions in use, or
-    after 64 segments. On average a checkpoint writes twice the changed priorities and a 64th of all of them.
+    the changes since the previous segment. All are written again once the changes exceed half of the positions in use,
+    or after 64 segments. On average a checkpoint writes twice the changed priorities and a 64th of all of them.
 
     Args:
         tree: tree of the priorities.

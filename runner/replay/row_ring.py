@@ -2,10 +2,9 @@
 
 A row holds an observation and, as soon as it is known, the step taken on it. Rows are numbered from 0 in the order of
 their observations. Row r is at position r % capacity, where it replaces row r - capacity. Each row knows the distance
-to
-its successor in the same episode. So chunks of any number of sub-environments, agents and simulators may alternate, and
-every observation is stored once. Next observations and n-step returns are computed when rows are sampled. If connectors
-look back, each row also knows the distance to its predecessor.
+to its successor in the same episode. So chunks of any number of sub-environments, agents and simulators may alternate,
+and every observation is stored once. Next observations and n-step returns are computed when rows are sampled. If
+connectors look back, each row also knows the distance to its predecessor.
 
 Dimension letters: C capacity, R env steps, E episode chunks, B sampled rows.
 """

@@ -40,8 +40,7 @@ class FinishedEpisodes(LeanPickle):
     `info_keys`: keys of the newest last infos in which a metric found no number.
     `reported`: values that callbacks reported in each evaluation, metric -> `ReducedValue`.
     `outcomes`: name of a part of the run -> outcomes that episodes report to it, each a sequence of plain values. With
-        a
-    single agent there is one for each episode, in the same order. The part reads them with `RunView.outcomes`.
+    a single agent there is one for each episode, in the same order. The part reads them with `RunView.outcomes`.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"returns": np.float64, "lengths": np.int64, "env_of": np.int64}

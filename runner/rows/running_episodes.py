@@ -63,23 +63,3 @@ class RunningEpisodes(Sequence[SingleAgentEpisode], ABC):
         Raises:
             ValueError: fewer past steps are kept.
         """
-
-
-class RunningAgentEpisodes(RunningEpisodes):
-    """Running episodes of the agents that a module acts for, in several sub-environments.
-
-    Attributes:
-        slots: (K,) int64, the slot of each episode.
-        is_running: (S,) bool by slot, whether the episode has not ended.
-    """
-
-    slots: Array
-    is_running: Array
-
-    @abstractmethod
-    def agent_of(self, slot: int) -> str:
-        """Return the agent of a slot."""
-
-    @abstractmethod
-    def env_of(self, slot: int) -> int:
-        """Return the sub-environment of a slot."""

@@ -118,9 +118,7 @@ def test_an_unknown_key_raises_hydras_error(folder: Path) -> None:
         _composed(folder, "lrr=1")
 
 
-def test_hydra_main_composes_with_the_rules(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hydra_main_composes_with_the_rules(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["main", f"hydra.run.dir={tmp_path / 'run'}", "later=soon"])
     jobs: list[DictConfig] = []
     with hydra_main_with(RULES):

@@ -25,7 +25,7 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.fast.compiled_loss import _MOST_FUNCTIONS
 from runner.learners.a2c import A2CLoss
-from runner.learners.collective import SingleProcess
+from runner.learners.collective import Collective
 from runner.learners.compiled_gradient import CompiledGradient
 from runner.learners.cql import CQLLoss
 from runner.learners.ppo import PPOLoss
@@ -254,7 +254,7 @@ def test_updates_become_eager_if_they_may(module_class: Any, caplog: pytest.LogC
     for learner in learners[1:]:
         network = learner.network
         network.gradient = CompiledGradient(
-            learner.trained, network.eager, network.updater, SingleProcess(), falls_back=True
+            learner.trained, network.eager, network.updater, Collective(), falls_back=True
         )
     for learner in learners[:2]:
         update_often(learner)

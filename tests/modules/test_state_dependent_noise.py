@@ -20,7 +20,7 @@ from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule, SACModule
 from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.pipelines.noise_connectors import AddNoiseToBatch
-from runner.rows.running_episodes import RunningAgentEpisodes
+from runner.rows.agent_rows import AgentRows
 from tests.conftest import QUICK
 from tests.learners.loss_contract import LossContract
 from tests.support.resuming import assert_resumes_exactly
@@ -103,7 +103,7 @@ class _Agents(_Rows):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return RunningAgentEpisodes
+        return AgentRows
 
 
 def test_noise_belongs_to_an_agent() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -66,8 +65,3 @@ def test_a_sample_is_repeated_until_the_next_one_is_due(monkeypatch: pytest.Monk
 def test_gpus_are_reported_on_request() -> None:
     assert not {GPU_PERCENT, GPU_MEMORY_GB} & SystemUsage().metrics().keys()
     assert {GPU_PERCENT, GPU_MEMORY_GB} <= SystemUsage(has_gpus=True).metrics().keys()
-
-
-def test_a_system_without_proc_reports_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(system_usage, "_PROC", tmp_path)
-    assert set(SystemUsage().metrics().values()) == {None}

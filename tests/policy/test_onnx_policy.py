@@ -18,7 +18,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.policy import OnnxPolicy
-from runner.policy.manifest import METADATA_KEY, Manifest
+from runner.policy.manifest import METADATA_KEY, make_manifest
 from runner.policy.onnx_policy import save_pt2
 from runner.policy.policy_graph import PolicyGraph
 from runner.policy.stored_policy import ProgramPolicy, largest_difference
@@ -167,7 +167,7 @@ def test_a_torch_program() -> None:
     weights, shared_state = random_weights(parts), seen_state(parts)
     graph = PolicyGraph(parts)
     graph.load(weights, shared_state)
-    program = ProgramPolicy(save_pt2(graph, Manifest.of(graph, parts, config).to_json()))
+    program = ProgramPolicy(save_pt2(graph, make_manifest(graph, parts, config)))
     assert largest_difference(program, parts, weights, shared_state) < 1e-5
 
 
@@ -217,7 +217,7 @@ def test_the_manifest_is_in_the_file() -> None:
     shared_state = seen_state(parts)
     model = onnx.load_from_string(policy.to_bytes(random_weights(parts), shared_state, weights_seq_no=7))
     text = {one.key: one.value for one in model.metadata_props}[METADATA_KEY]
-    manifest = Manifest.from_json(text)
+    manifest = json.loads(text)
     assert manifest == policy.manifest
     assert manifest["weights_seq_no"] == 7
     assert manifest["experiment"] == "ppo_cartpole"

@@ -20,7 +20,7 @@ from runner.plans.items import Experiences, Gradients, TrainResult
 from runner.plans.operator import IteratorSource, Node, Operator
 from runner.plans.prefetched_updates import UpdatesWithPrefetch
 from runner.plans.recorded_batches import RecordedBatches
-from runner.plans.updates import NamesRowsInErrors, finish_update
+from runner.plans.updates import finish_update, naming_rows
 
 
 class TrainOneStep(Operator):
@@ -48,7 +48,7 @@ class TrainOneStep(Operator):
             return [self._trained_on_recorded(item, num_env_steps)]
         item = self.selected(item)
         lags = context.lags_of(item.origins)  # before the update increments the number of the weights
-        with NamesRowsInErrors(item):
+        with naming_rows(item):
             update = context.learners.update(item.rollout, num_env_steps)
         return [finish_update(context, item, lags, update)]
 
@@ -90,7 +90,7 @@ class ComputeGradients(Operator):
         started = time.perf_counter()
         num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
         item = self.context.experiences_of(item)
-        with NamesRowsInErrors(item):
+        with naming_rows(item):
             gradients = self.context.learners.gradients(item.rollout, num_env_steps)
         timers = {"learner_update": time.perf_counter() - started}
         reported = gradients.connector_metrics
