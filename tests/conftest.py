@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ QUICK = (
 # exports networks.
 _RUN_FIXTURES = {"run_main", "start_main", "run_cli", "finished_run", "copy_of_run", "ray_cluster"}
 _RUN_MARKS = {"ray", "slow", "learning", "dist", "chaos", "documented"}
-_RUN_IMPORTS = {"Trainer", "steps_to_the_end", "ray", "subprocess", "multiprocessing"}
+_RUN_IMPORTS = {"Trainer", "steps_to_the_end", "ray", "run_process", "subprocess", "multiprocessing"}
 _RUN_FOLDERS = {"system", "chaos", "cluster", "mutants", "notebooks", "policy", "rllink", "testing"}
 _RUN_FILES = {"test_rehearsal.py", "test_separate_envs.py"}
 
@@ -71,6 +71,17 @@ _RUN_FILES = {"test_rehearsal.py", "test_separate_envs.py"}
 def progress_of(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of progress.jsonl."""
     return [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of progress.jsonl that two equal runs share."""
+    return [without_times(line) for line in progress_of(run_dir)]
+
+
+def num_lines(run_dir: Path) -> int:
+    """The number of complete lines of progress.jsonl, which need not be there yet."""
+    path = run_dir / "progress.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def result_of(run_dir: Path) -> dict[str, Any]:
@@ -174,6 +185,34 @@ def _close_log_files() -> None:
             handler.close()
 
 
+def run_process(
+    folder: Path,
+    *arguments: str,
+    program: Sequence[str] = ("-m", "runner"),
+    exit_code: int | None = 0,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m runner ARGUMENTS`, or another program of Python, in a process of its own.
+
+    Args:
+        folder: its working folder.
+        arguments: of the program.
+        program: arguments of Python that name the program.
+        exit_code: how it must end; None accepts any exit code.
+        env: variables that are added to the environment.
+    """
+    command = [sys.executable, *program, *arguments]
+    environment = _environment() | dict(env or {})
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert exit_code is None or done.returncode == exit_code, done.stdout + done.stderr
+    return done
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of processes: they find `runner` and `tests`, and print no control codes."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+
+
 def default_hangup() -> None:
     """Let a child end at SIGHUP, which it would ignore if the suite itself runs under `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -185,11 +224,10 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-m", "runner", *arguments],
             cwd=tmp_path,
-            env=environment,
+            env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +18,8 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from tests.callbacks.own_callbacks import Listener
-from tests.conftest import ROOT, Outcome, without_times
-from tests.support.resuming import assert_resumes_exactly
+from tests.conftest import ROOT, Outcome, run_process
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray
 
 OWN = "tests.callbacks.own_callbacks"
 RETURNS, OWN_RETURN = f"callbacks=[{{_target_: {OWN}.Returns}}]", "callbacks/own_return"
@@ -220,10 +218,8 @@ def test_a_callback_that_joins_later_hears_of_the_next_episodes(tmp_path: Path) 
 
 
 def test_an_error_at_the_end_leaves_the_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runner", *PPO, f"callbacks=[{{_target_: {OWN}.FailingAtTheEnd}}]"]
     ends = ["tracking=none", "stop={training_iteration: 2}", f"hydra.run.dir={tmp_path / 'run'}"]
-    done = subprocess.run([*command, *ends], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = run_process(ROOT, *PPO, f"callbacks=[{{_target_: {OWN}.FailingAtTheEnd}}]", *ends, exit_code=1)
     assert "FailingAtTheEnd.on_stop failed: KeyError: 'goal'" in done.stderr
     assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
 
@@ -231,13 +227,9 @@ def test_an_error_at_the_end_leaves_the_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_same_numbers_in_runners_of_their_own() -> None:
-    results = []
-    for engine in ("inline", "ray"):
-        runners = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=0.1", f"engine={engine}")
-        with trainer_of(*PPO, RETURNS, *runners) as trainer:
-            results.append([without_times(trainer.train()) for _ in range(3)])
-    assert results[0] == results[1]
-    assert results[0][-1][OWN_RETURN] is not None
+    runners = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=0.1")
+    results = assert_same_on_ray(partial(trainer_of, *PPO, RETURNS, *runners), 3)
+    assert results[-1][OWN_RETURN] is not None
 
 
 @pytest.mark.parametrize("run", [PPO, DQN], ids=["fragments", "single steps"])
@@ -258,8 +250,7 @@ def test_a_run_hears_of_checkpoints_and_its_end(tmp_path: Path) -> None:
     )
 
     def told(*arguments: str) -> list[str]:
-        command = [sys.executable, "-m", "runner", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = run_process(tmp_path, *arguments)
         return [line for line in done.stdout.splitlines() if line.startswith(("saved", "loaded", "stop "))]
 
     run = [*PPO, "callbacks=[{_target_: own.Told}]", "tracking=none", "hydra.run.dir=run"]

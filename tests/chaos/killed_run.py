@@ -12,8 +12,8 @@ from pathlib import Path
 from runner.checkpoints.folder import list_checkpoints
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command
-from tests.chaos.runs import EVERY_ITERATIONS, NUM_ITERATIONS, assert_each_iteration_once, num_lines
-from tests.conftest import result_of
+from tests.chaos.runs import EVERY_ITERATIONS, NUM_ITERATIONS, assert_each_iteration_once
+from tests.conftest import num_lines, result_of
 
 # File operations of a process on unfinished and removed checkpoints: the first write has 12, later ones 20 and more.
 FIRST_WRITE, LATER_WRITES = range(1, 13), range(13, 31)

@@ -12,7 +12,7 @@ from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.environments.other_packages import GAMES
 from runner.segments import Segment
-from tests.conftest import progress_of, without_times
+from tests.conftest import lines_of, progress_of
 
 NUM_ITERATIONS = 15
 EVERY_ITERATIONS = 3
@@ -235,17 +235,6 @@ EXTERNAL = {
     "ppo_external_cartpole_remote": (_SMALL_BATCHES, ("cartpole_client.py", "--inference", "server")),
     "ppo_external_multi_agent_cartpole": (_SMALL_BATCHES, ("multi_agent_client.py",)),
 }
-
-
-def num_lines(run_dir: Path) -> int:
-    """Return the number of whole lines of progress.jsonl."""
-    path = run_dir / "progress.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the lines of progress.jsonl that two equal runs share."""
-    return [without_times(line) for line in progress_of(run_dir)]
 
 
 def newest_state(run_dir: Path) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command
-from tests.chaos.runs import NUM_ITERATIONS, SAMPLED, assert_each_iteration_once, assert_equal_ends, num_lines
+from tests.chaos.runs import NUM_ITERATIONS, SAMPLED, assert_each_iteration_once, assert_equal_ends
+from tests.conftest import num_lines
 
 Start = Callable[..., Command]
 TRAIN = ("+experiment=ppo_cartpole", *SAMPLED["ppo_cartpole"])

@@ -13,8 +13,8 @@ import pytest
 from runner.config.compose import compose_experiment
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command, Process
-from tests.chaos.runs import assert_each_iteration_once, lines_of, newest_state, num_lines
-from tests.conftest import WAIT_S, progress_of, result_of
+from tests.chaos.runs import assert_each_iteration_once, newest_state
+from tests.conftest import WAIT_S, lines_of, num_lines, progress_of, result_of
 
 pytestmark = [pytest.mark.ray]
 Start = Callable[..., Command]

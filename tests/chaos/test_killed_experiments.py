@@ -22,9 +22,8 @@ from tests.chaos.runs import (
     RECORDED,
     SAMPLED,
     assert_equal_ends,
-    lines_of,
 )
-from tests.conftest import ROOT, marked_but, progress_of
+from tests.conftest import ROOT, lines_of, marked_but, progress_of
 
 Start = Callable[..., Command]
 CLIENTS = ROOT / "examples" / "external"

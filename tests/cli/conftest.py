@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import WAIT_S
+from tests.conftest import run_process
 
-ROOT = Path(__file__).parent.parent.parent
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 # A program that runs the command line and prints which of the heavy packages it has imported.
 HEAVY_IMPORTS = (
@@ -28,9 +25,7 @@ def run_cli(tmp_path: Path) -> RunCli:
     """Runs `python -m runner ARGUMENTS` in an empty folder."""
 
     def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-        program = ["-m", "runner"] if code is None else ["-c", code]
-        command = [sys.executable, *program, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+        program = ("-m", "runner") if code is None else ("-c", code)
+        return run_process(tmp_path, *arguments, program=program, exit_code=None)
 
     return run

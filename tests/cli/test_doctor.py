@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from runner.cli import doctor
 from runner.cli.doctor import BROKEN, OK, OPTIONAL, Finding, examine
 from runner.cli.main import main
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_process
 
 
 def found(distribution: str = "runner") -> dict[str, Finding]:
@@ -75,9 +74,7 @@ def test_a_distribution_that_is_not_installed() -> None:
 
 
 def test_no_compiler() -> None:
-    environment = {**os.environ, "CXX": "no-such-compiler"}  # torch looks once in a process
-    command = [sys.executable, "-m", "runner", "doctor"]
-    printed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = run_process(ROOT, "doctor", env={"CXX": "no-such-compiler"}).stdout  # torch looks once in a process
     assert "optional  compiler" in printed
     assert "for compiled updates: torch cannot find a C++ compiler" in printed
 

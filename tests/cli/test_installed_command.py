@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import ROOT
-from tests.conftest import QUICK, WAIT_S
+from tests.conftest import QUICK, run_process
 
 # What pip writes for an entry of [project.scripts].
 COMMAND = "import sys\nfrom runner.__main__ import command\nsys.exit(command())\n"
@@ -28,10 +25,9 @@ def run_installed(tmp_path: Path, *arguments: str, **variables: str) -> subproce
     work = tmp_path / "work"
     work.mkdir()
     (work / "my_envs.py").write_text(ENVIRONMENT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | variables
-    command = [sys.executable, str(tmp_path / "bin" / "runner"), *arguments, "env._target_=my_envs.SteepCartPole"]
-    command += ["+experiment=ppo_cartpole", "env.env=null"]
-    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    overrides = ("+experiment=ppo_cartpole", "env.env=null", "env._target_=my_envs.SteepCartPole")
+    program = [str(tmp_path / "bin" / "runner")]
+    return run_process(work, *arguments, *overrides, program=program, exit_code=None, env=variables)
 
 
 def test_a_module_of_the_working_folder(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 CPUS_PER_NODE = 2
@@ -59,9 +58,3 @@ class Nodes:
     def _of(self, actor_class: str) -> list[str]:
         actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
         return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"].startswith(actor_class)]
-
-
-def num_lines(folder: Path) -> int:
-    """The iterations that the run in a folder has reported."""
-    progress = folder / "run" / "progress.jsonl"
-    return progress.read_bytes().count(b"\n") if progress.exists() else 0

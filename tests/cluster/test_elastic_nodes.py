@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.nodes import Nodes, num_lines
-from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until
+from tests.cluster.nodes import Nodes
+from tests.conftest import QUICK, WAIT_S, num_lines, progress_of, result_of, wait_until
 
 pytestmark = pytest.mark.ray
 Start = Callable[..., subprocess.Popen[str]]
@@ -35,7 +35,7 @@ def lines_so_far(folder: Path) -> list[dict[str, Any]]:
 
 def num_sampling(folder: Path) -> int:
     """The env runners of the newest iteration."""
-    return int(lines_so_far(folder)[-1][NUM]) if num_lines(folder) else 0
+    return int(lines_so_far(folder)[-1][NUM]) if num_lines(folder / "run") else 0
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     nodes.kill(used[1])
     wait_until(lambda: num_sampling(tmp_path) == 1, run)
     before = lines_so_far(tmp_path)[-1]
-    wait_until(lambda: num_lines(tmp_path) > int(before["training_iteration"]) + 3, run)
+    wait_until(lambda: num_lines(tmp_path / "run") > int(before["training_iteration"]) + 3, run)
     last = lines_so_far(tmp_path)[-1]
     assert last["num_env_steps_trained_lifetime"] > before["num_env_steps_trained_lifetime"]
     assert last[RESTARTS] == 0, "none has come back"

@@ -26,6 +26,9 @@ def test_status_of_a_running_execution(ray_cluster: None) -> None:
     status = status_of(executor_of(dataset))
     assert status is not None
     assert status.queued_read is not None  # reading asks for another share of a CPU: a stage of its own
+    waiting = (status.queued_read, status.queued_prelearner, status.queued_learner)
+    assert min(waiting) >= 0
+    assert sum(waiting) <= 20
     assert 0 < status.num_rows <= 400
     assert sum(1 for _ in batches) == 7
     assert status_of(executor_of(dataset)) == PipelineStatus(400, 0, 0, 0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +20,7 @@ from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, WAIT_S, Outcome
+from tests.conftest import ROOT, Outcome, run_process
 from tests.support.problems import not_a_choice, out_of_range
 
 AssertGolden = Callable[[str, str], None]
@@ -964,9 +961,7 @@ LOADED = (
 )
 def test_neither_torch_nor_ray_is_imported(verb: tuple[str, ...], plan: str, code: int, tmp_path: Path) -> None:
     arguments = [*verb, "+experiment=ppo_cartpole", f"algorithm.plan={plan}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", LOADED, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    done = run_process(tmp_path, *arguments, program=("-c", LOADED), exit_code=None)
     assert done.stdout.splitlines()[-1].startswith(f"{code} ["), done.stderr
     assert "torch" not in done.stdout.splitlines()[-1]
     assert "ray" not in done.stdout.splitlines()[-1]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.stored import compose_stored
 from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
+from tests.conftest import ROOT, run_process
 
 SOURCE = """
 from dataclasses import replace
@@ -156,12 +154,7 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
         f"code = main(['validate', 'env=cartpole', 'stop.training_iteration=1', '{LOSS}', '{MINE}']); "
         "assert 'torch' not in sys.modules; sys.exit(code)"
     )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
+    done = run_process(tmp_path, program=("-c", code), exit_code=2, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert "MyLoss reads curiosity" in done.stderr
 
 

@@ -21,7 +21,7 @@ from runner.module_building import build_modules, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Outcome
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 SMALL = [
     "tracking=none",
@@ -67,11 +67,7 @@ def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
-    runners = "env_runners.num_env_runners=2"
-    with trainer_of(runners, "engine=inline") as trainer:
-        expected = train(trainer, 4)
-    with trainer_of(runners) as trainer:
-        assert train(trainer, 4) == expected
+    expected = assert_same_on_ray(partial(trainer_of, "env_runners.num_env_runners=2"), 4)
     assert expected[-1]["curriculum/task"] > 0
     assert "evaluation/curriculum/level_3/value_mean" in expected[1]
 

@@ -22,7 +22,7 @@ from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
-from tests.conftest import WAIT_S, without_times
+from tests.conftest import WAIT_S, wait_until, without_times
 from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, failure_of, seed_of
 from tests.env_runners.test_separate_envs import assert_same_steps
 
@@ -151,10 +151,7 @@ def test_processes_end_with_the_one_that_made_them() -> None:
     parent.send_signal(signal.SIGKILL)  # while one of them sleeps in a step
     parent.wait()
     parent.stdout.close()
-    until_s = time.monotonic() + WAIT_S
-    while any(map(is_there, pids)) and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert not any(map(is_there, pids))
+    wait_until(lambda: not any(map(is_there, pids)))
 
 
 def test_a_process_that_cannot_be_started(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:

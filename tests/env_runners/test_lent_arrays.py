@@ -30,7 +30,6 @@ from runner.testing.rules import through_checkpoint
 from tests.modules.test_actor_critic_module import SMALL
 from tests.support.coded_runs import make_runner
 
-Make = Callable[[], gym.Env[Any, Any]]
 SPACES = {
     "multi_discrete": gym.spaces.MultiDiscrete([3, 3]),
     "multi_binary": gym.spaces.MultiBinary(3),

@@ -14,12 +14,12 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.petting_zoo import as_multi_agent
-from runner.episodes import nested
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.testing import check_environment
 from tests.conftest import QUICK
 from tests.env_runners import user_petting_zoo as envs
+from tests.env_runners.test_multi_agent_petting_zoo import assert_samples_go_on
 
 HERE = "tests.env_runners.user_petting_zoo"
 NAMES = ["Guesses", "WithDicts", "Turns", "NumberedAgents", "make_parallel", "make_turns"]
@@ -56,16 +56,7 @@ def test_check_env_and_validate_accept_it(name: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("name", ["Guesses", "Turns", "NumberedAgents"])
 def test_resume_is_exact(name: str) -> None:
-    with trainer_of(name, MAPPED) as trainer:
-        trainer.env_runners.sample(33, True)
-        state = trainer.get_state()
-        expected = trainer.env_runners.sample(40, True)[0].rollout.blocks
-    with trainer_of(name, MAPPED) as trainer:
-        trainer.set_state(state)
-        blocks = trainer.env_runners.sample(40, True)[0].rollout.blocks
-    assert list(blocks) == list(expected)
-    for module_id, block in expected.items():
-        assert nested.equal(dict(blocks[module_id].columns), dict(block.columns))
+    assert_samples_go_on(lambda: trainer_of(name, MAPPED))
 
 
 def test_a_run_records_resumes_and_evaluates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

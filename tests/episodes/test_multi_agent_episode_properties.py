@@ -3,12 +3,12 @@
 import random
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.episodes import LookbackBuffer, SingleAgentEpisode
+from runner.episodes import SingleAgentEpisode
+from tests.episodes.test_single_agent_episode import buffer_contents, plain
 from tests.support.agent_histories import episode_of
 
 AGENTS = ["a", "b", 7]
@@ -66,18 +66,6 @@ def random_schedule(rng, num_steps=None, agents=AGENTS, ends=True):
         if everyone_ends or (seen and seen <= gone):
             break
     return [{"observations": first, "infos": {agent: {"reset": agent} for agent in first}}, *steps]
-
-
-def plain(value):
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def buffer_contents(buffer):
-    return buffer.lookback, plain(list(LookbackBuffer(buffer.get(slice(-buffer.len_incl_lookback(), None)))))
 
 
 def agent_contents(episode):

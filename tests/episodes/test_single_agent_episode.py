@@ -47,26 +47,28 @@ def add_step(episode, i, **kwargs):
     )
 
 
+def plain(value):
+    """Nested plain values of dicts, lists, arrays and numbers."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def buffer_contents(buffer):
+    """The lookback of a buffer, and all its items."""
+    return buffer.lookback, plain(list(LookbackBuffer(buffer.get(slice(-buffer.len_incl_lookback(), None)))))
+
+
 def contents(episode):
     """All that an episode is, comparable with ==, whatever its mode."""
-
-    def plain(value):
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-    def rows(buffer):
-        everything = slice(-buffer.len_incl_lookback(), None)
-        return buffer.lookback, plain(list(LookbackBuffer(buffer.get(everything))))
-
     return {
-        "obs": rows(episode.observations),
-        "actions": rows(episode.actions),
-        "rewards": rows(episode.rewards),
-        "infos": rows(episode.infos),
-        "extra": {key: rows(buffer) for key, buffer in episode.extra_model_outputs.items()},
+        "obs": buffer_contents(episode.observations),
+        "actions": buffer_contents(episode.actions),
+        "rewards": buffer_contents(episode.rewards),
+        "infos": buffer_contents(episode.infos),
+        "extra": {key: buffer_contents(buffer) for key, buffer in episode.extra_model_outputs.items()},
         "ids": (episode.id_, episode.agent_id, episode.module_id, episode.multi_agent_episode_id),
         "t": (episode.t_started, episode.t),
         "done": (episode.is_terminated, episode.is_truncated),

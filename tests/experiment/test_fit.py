@@ -11,7 +11,7 @@ import pytest
 from runner import Trainer, fit
 from runner.config.errors import UserError
 from runner.plans import Result
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import QUICK, Outcome, checkpoints_of, lines_of, progress_of, result_of
 
 CARTPOLE = "ppo_cartpole"
 THREE = (*QUICK, "stop.training_iteration=3", "tracking.display=none")
@@ -37,7 +37,7 @@ def test_a_fit_is_a_run_of_the_command_line(
         record = fit(trainer)
         assert trainer.evaluate(2)["evaluation/env_runners/num_episodes"] == 2
     typed, fitted = tmp_path / "typed", tmp_path / "fitted"
-    assert list(map(without_times, progress_of(fitted))) == list(map(without_times, progress_of(typed)))
+    assert lines_of(fitted) == lines_of(typed)
     assert checkpoints_of(fitted) == checkpoints_of(typed)
     assert (fitted / ".hydra" / "config.yaml").read_text() == (typed / ".hydra" / "config.yaml").read_text()
     assert (fitted / "runner.log").exists()
@@ -66,8 +66,8 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path) -> None:
         record = fit(trainer)
     assert record.path == tmp_path / "run"
     assert record.status == "finished"
-    straight = list(map(without_times, progress_of(tmp_path / "straight")))
-    assert list(map(without_times, progress_of(record.path))) == straight
+    straight = lines_of(tmp_path / "straight")
+    assert lines_of(record.path) == straight
 
 
 def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 
 from runner import interrupts
-from runner.checkpoints import read_manifest
 from runner.env_runners import evaluation_watch
 from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, wait_until
+from tests.support.resuming import assert_resumes_after_a_signal, overdue_at
 
 Run = Callable[..., Outcome]
 PPO = (
@@ -55,11 +54,8 @@ def test_a_signal_ends_an_endless_evaluation_with_a_checkpoint(
     start: tuple[str, ...], number: signal.Signals, start_main: Callable[..., Any], tmp_path: Path
 ) -> None:
     run = start_main(*start, *EVALUATED)
-    log, deadline_s = tmp_path / "run" / "runner.log", time.monotonic() + WAIT_S
-    while not log.exists() or "set evaluation.max_episode_steps" not in log.read_text():
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    log = tmp_path / "run" / "runner.log"
+    wait_until(lambda: log.exists() and "set evaluation.max_episode_steps" in log.read_text(), run)
     asked_s = time.monotonic()
     run.send_signal(number)
     out, err = run.communicate(timeout=WAIT_S)
@@ -90,7 +86,7 @@ def test_commands_that_evaluate_end_too(
 ) -> None:
     assert run_main(*start).code == 0
     monkeypatch.setattr(evaluation_watch, "REPORT_AFTER_S", 0.0)
-    monkeypatch.setattr(interrupts, "is_overdue", _overdue_at(5, lambda *_: False))
+    monkeypatch.setattr(interrupts, "is_overdue", overdue_at(5, lambda *_: False))
     command = (verb, "run", "evaluation.evaluation_duration=2")
     command = (*command, "offline.output=recorded") if verb == "record" else command
     outcome = run_main(*command)
@@ -100,19 +96,6 @@ def test_commands_that_evaluate_end_too(
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
 
 
-def _overdue_at(call: int, otherwise: Callable[..., bool]) -> Callable[..., bool]:
-    """Return an `is_overdue` that sends SIGTERM, and is true from then on, when it is called for the `call`-th time."""
-    calls: list[int] = []
-
-    def is_overdue(*patience_s: float) -> bool:
-        calls.append(len(calls) + 1)
-        if len(calls) == call:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return len(calls) >= call or otherwise(*patience_s)
-
-    return is_overdue
-
-
 # -- exact resume --------------------------------------------------------------------------------------------------
 
 CARTPOLE = (
@@ -120,7 +103,6 @@ CARTPOLE = (
     *(text for text in QUICK if not text.startswith("evaluation.")),
     "checkpoint.every_iterations=1",
     "checkpoint.keep_best=0",
-    "stop.training_iteration=4",
 )
 PARALLEL = ("evaluation.evaluation_parallel_to_training=true", REMOTE, "evaluation.explore=true")
 EVERY = "evaluation.evaluation_interval=1"
@@ -145,27 +127,8 @@ def test_a_resumed_run_repeats_the_evaluation_and_has_the_same_numbers(
     options: tuple[str, ...], module: Any, call: int, run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_watch, "_LOOK_UP_S", 0.0)
-    straight = run_main(*CARTPOLE, *options, "hydra.run.dir=straight")
-    assert straight.code == 0, straight.err
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "is_overdue", _overdue_at(call, module.is_overdue))
-        outcome = run_main(*CARTPOLE, *options, "hydra.run.dir=run")
-    assert (outcome.code, outcome.err) == (130, "")
-    run_dir = tmp_path / "run"
-    done = len(progress_of(run_dir)) if (run_dir / "progress.jsonl").exists() else 0
     place = "within" if module is trainer_module else "in the evaluation of"
-    assert result_of(run_dir)["stop_reason"] == f"SIGTERM {place} iteration {done + 1}"
-    resumed = run_main("resume", "run")
-    assert resumed.code == 0, resumed.err
-    expected, lines = progress_of(tmp_path / "straight"), progress_of(run_dir)
-    assert [without_times(line) for line in lines] == [without_times(line) for line in expected]
-    assert _digests(run_dir) == _digests(tmp_path / "straight")
-
-
-def _digests(run_dir: Path) -> dict[str, str]:
-    """Digests of the files of iteration 4 that have no seconds in them."""
-    files = read_manifest(run_dir / "checkpoints" / "iteration_000004")["files"]
-    return {name: digest for name, digest in files.items() if name.split(".")[0] not in ("metrics", "plan")}
+    assert_resumes_after_a_signal(run_main, tmp_path, *CARTPOLE, *options, module=module, call=call, place=place)
 
 
 # -- the limit of episodes -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.run_experiment import run_experiment
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
+from tests.conftest import QUICK, ROOT, Outcome, lines_of, progress_of, result_of, without_times
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 
 Run = Callable[..., Outcome]
@@ -318,8 +318,7 @@ def test_a_run_that_began_so_goes_on_without_its_source(run_main: Run, make_run:
         assert outcome.code == 0, outcome.err
     shutil.rmtree(tmp_path / "source")
     assert run_main("resume", "run", "stop.training_iteration=3").code == 0
-    lines = [[without_times(line) for line in progress_of(tmp_path / name)] for name in ("straight", "run")]
-    assert lines[0] == lines[1]
+    assert lines_of(tmp_path / "run") == lines_of(tmp_path / "straight")
     assert run_main("evaluate", "run").code == 0
     with Trainer.from_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000003") as trainer:
         assert trainer.loaded_modules == []

@@ -23,7 +23,8 @@ from runner.experiment.trainer import Trainer
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule
 from runner.pipelines.connector import Connector
-from tests.conftest import Outcome, progress_of, without_times
+from tests.conftest import Outcome, progress_of
+from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_nested_targets"
 CLIP = f"{{_target_: {HERE}.clip, _partial_: true, high: 0.5}}"
@@ -119,14 +120,8 @@ def returns_of(run_dir: Path) -> list[float]:
 
 
 def test_in_all_parts_of_a_run_and_after_a_resume(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
-    straight = run_main(*EVERYWHERE, *QUICK, "stop.training_iteration=2", "hydra.run.dir=straight")
-    assert straight.code == 0, straight.err
-    assert run_main(*EVERYWHERE, *QUICK, "stop.training_iteration=1", "hydra.run.dir=cut").code == 0
-    resumed = run_main("resume", "cut", "stop.training_iteration=2")
-    assert resumed.code == 0, resumed.err
-    assert returns_of(tmp_path / "cut") == [2.5, 2.5], "rewards are clipped to one half"
-    both = [list(map(without_times, progress_of(tmp_path / name))) for name in ("straight", "cut")]
-    assert both[0] == both[1]
+    assert_command_resumes_exactly(run_main, tmp_path, *EVERYWHERE, *QUICK, iterations=(1, 2))
+    assert returns_of(tmp_path / "run") == [2.5, 2.5], "rewards are clipped to one half"
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from runner.experiment.trainer import Trainer
-from tests.conftest import marked_but, without_times
+from tests.conftest import marked_but
+from tests.support.resuming import assert_same_on_ray
 
 SMALL = (
     "algorithm.min_sample_timesteps_per_iteration=60",
@@ -35,13 +35,6 @@ OWN = {
 @pytest.mark.ray
 @pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, OWN, "dqn_cartpole", "sac_pendulum"))
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, ray_cluster: None) -> None:
-    results, weights = [], []
-    for engine in ("inline", "ray"):
-        overrides = [*SMALL, *OWN[experiment], f"engine={engine}"]
-        with Trainer.from_experiment(experiment, overrides) as trainer:
-            results.append([without_times(trainer.train()) for _ in range(4)])
-            weights.append(trainer.learners.get_weights())
-    assert results[0] == results[1]
-    assert results[0][-1]["num_env_steps_trained_lifetime"] > 0
-    for module_id, vector in weights[0].items():
-        np.testing.assert_array_equal(vector, weights[1][module_id])
+    overrides = [*SMALL, *OWN[experiment]]
+    results = assert_same_on_ray(lambda engine: Trainer.from_experiment(experiment, [*overrides, engine]), 4)
+    assert results[-1]["num_env_steps_trained_lifetime"] > 0

@@ -9,25 +9,27 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, checkpoints_of, default_hangup, progress_of, result_of
+from tests.conftest import (
+    QUICK,
+    ROOT,
+    WAIT_S,
+    Outcome,
+    checkpoints_of,
+    default_hangup,
+    num_lines,
+    progress_of,
+    result_of,
+    wait_until,
+)
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., Outcome]
 ENDLESS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=100000", "hydra.run.dir=run")
-
-
-def wait_for_lines(process: subprocess.Popen[str], run_dir: Path, count: int) -> None:
-    path, deadline = run_dir / "progress.jsonl", time.monotonic() + WAIT_S
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def texts_of(folder: Path) -> dict[str, str]:
@@ -38,7 +40,7 @@ def texts_of(folder: Path) -> dict[str, str]:
 def test_a_run_that_trains_is_nobody_elses(start_main: Start, run_main: Run, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run = start_main(*ENDLESS, "checkpoint.every_iterations=5", "checkpoint.keep_last=1000")
-    wait_for_lines(run, run_dir, 7)
+    wait_until(lambda: num_lines(run_dir) >= 7, run)
     configuration = texts_of(run_dir / ".hydra")
     resumed = run_main("resume", "run")
     again = run_main(*ENDLESS, "seed=7")
@@ -49,7 +51,7 @@ def test_a_run_that_trains_is_nobody_elses(start_main: Start, run_main: Run, tmp
         assert f", pid {run.pid}, since 20" in outcome.err
     assert evaluated.code == 0, evaluated.err
     assert texts_of(run_dir / ".hydra") == configuration, "nothing is written before the lock is held"
-    wait_for_lines(run, run_dir, 12)
+    wait_until(lambda: num_lines(run_dir) >= 12, run)
     run.send_signal(signal.SIGTERM)
     _, err = run.communicate(timeout=WAIT_S)
     assert (run.returncode, err) == (130, "")
@@ -62,7 +64,7 @@ def test_a_run_that_trains_is_nobody_elses(start_main: Start, run_main: Run, tmp
 @pytest.mark.slow
 def test_a_folder_that_vanishes_is_named_and_not_made_again(start_main: Start, tmp_path: Path) -> None:
     run = start_main(*ENDLESS, "checkpoint.every_iterations=2")
-    wait_for_lines(run, tmp_path / "run", 3)
+    wait_until(lambda: num_lines(tmp_path / "run") >= 3, run)
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     _, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 1
@@ -92,7 +94,7 @@ def test_a_full_disk_is_named(filled: str, small_disk: Path, start_main: Start) 
     run_dir = small_disk / "run"
     every = "checkpoint.every_iterations=3" if filled == "checkpoint" else "checkpoint.every_iterations=null"
     run = start_main(*ENDLESS[:-1], f"hydra.run.dir={run_dir}", every, "module.fcnet_hiddens=[8]")
-    wait_for_lines(run, run_dir, 4)
+    wait_until(lambda: num_lines(run_dir) >= 4, run)
     with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while ballast.write(bytes(4096)):
             pass
@@ -146,13 +148,13 @@ def test_a_terminal_that_closes_ends_a_run_with_a_checkpoint(tmp_path: Path) -> 
     run = subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=own_terminal, text=True, **streams)
     os.close(slave)
     os.set_blocking(terminal, False)
-    path, deadline = tmp_path / "run" / "progress.jsonl", time.monotonic() + WAIT_S
+
+    def has_lines() -> bool:
+        drain(terminal)
+        return num_lines(tmp_path / "run") >= 3
+
     try:
-        while not path.exists() or path.read_bytes().count(b"\n") < 3:
-            assert run.poll() is None
-            assert time.monotonic() < deadline
-            drain(terminal)
-            time.sleep(0.02)
+        wait_until(has_lines, run)
         os.close(terminal)
         run.send_signal(signal.SIGHUP)
         assert run.wait(WAIT_S) == 130
@@ -175,9 +177,10 @@ def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
     command = ["nohup", sys.executable, "-m", "runner", *ENDLESS]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **streams) as run:
-        wait_for_lines(run, tmp_path / "run", 2)
+        wait_until(lambda: num_lines(tmp_path / "run") >= 2, run)
         run.send_signal(signal.SIGHUP)
-        wait_for_lines(run, tmp_path / "run", len(progress_of(tmp_path / "run")) + 20)
+        num_done = num_lines(tmp_path / "run")
+        wait_until(lambda: num_lines(tmp_path / "run") >= num_done + 20, run)
         run.send_signal(signal.SIGTERM)
         run.communicate(timeout=WAIT_S)
     assert run.returncode == 130

@@ -19,7 +19,8 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.pipelines.connector import Connector
-from tests.conftest import Outcome, progress_of, without_times
+from tests.conftest import Outcome, progress_of
+from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_storable_keys"
 ODD: dict[Any, Any] = {0: 1, -2: 1.5, True: 7, None: 2, (1, "a"): {3: [4]}, "$x": 5, 2.5: np.arange(2), "$array": "obs"}
@@ -120,19 +121,13 @@ PARTS = (
 
 
 def test_a_run_with_odd_keys_everywhere_resumes_exactly(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
-    straight = run_main(*ENV, *QUICK, *PARTS, "stop.training_iteration=3", "hydra.run.dir=straight")
-    assert straight.code == 0, straight.err
-    assert run_main(*ENV, *QUICK, *PARTS, "stop.training_iteration=2", "hydra.run.dir=cut").code == 0
-    resumed = run_main("resume", "cut", "stop.training_iteration=3")
-    assert resumed.code == 0, resumed.err
-    both = [list(map(without_times, progress_of(tmp_path / name))) for name in ("straight", "cut")]
-    assert both[0] == both[1]
-    checkpoint = tmp_path / "cut" / "checkpoints" / "iteration_000003"
+    assert_command_resumes_exactly(run_main, tmp_path, *ENV, *QUICK, *PARTS, iterations=(2, 3))
+    checkpoint = tmp_path / "run" / "checkpoints" / "iteration_000003"
     names = config_of(read_manifest(checkpoint))["env"]["env_config"]["names"]
     assert names == {0: "left", 2.5: {"$a": [1]}, True: "x"}
     assert load_checkpoint(checkpoint)[0]["callbacks"][0]["state"] == {"counts": {0: 3, "$n": 1}}
     for verb in ("show", "evaluate", "report"):
-        outcome = run_main(verb, "cut") if verb != "show" else run_main(verb, *ENV, *QUICK, "stop.training_iteration=1")
+        outcome = run_main(verb, "run") if verb != "show" else run_main(verb, *ENV, *QUICK, "stop.training_iteration=1")
         assert outcome.code == 0, outcome.err
 
 

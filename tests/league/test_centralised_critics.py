@@ -24,7 +24,7 @@ from runner.rllink.client.local_policy import LocalPolicy
 from tests.conftest import Outcome, marked_but
 from tests.league.test_league_runs import SMALL
 from tests.league.test_teams import BLUE, RED, SETTINGS, TugOfWar
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 from tests.support.run_views import RunAt, feature_of
 
 MAPPO = "algorithm=mappo"
@@ -99,12 +99,7 @@ def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["teams", "two modules"])
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None, name: str) -> None:
-    results = []
-    for engine in ("inline", "ray"):
-        with trainer_of(RUNS[name], "env_runners.num_env_runners=2", f"engine={engine}") as trainer:
-            results.append((train(trainer, 3), trainer.learners.get_weights()[ALL_MODULES]))
-    assert results[0][0] == results[1][0]
-    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert_same_on_ray(partial(trainer_of, RUNS[name], "env_runners.num_env_runners=2"), 3)
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

@@ -28,7 +28,7 @@ from runner.league.opponent_environments import ITSELF
 from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Outcome, marked_but
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 from tests.support.run_views import RunAt, feature_of
 
 SMALL = [
@@ -63,11 +63,7 @@ def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
-    runners = "env_runners.num_env_runners=2"
-    with trainer_of(runners, "engine=inline") as trainer:
-        expected = train(trainer, 4)
-    with trainer_of(runners) as trainer:
-        assert train(trainer, 4) == expected
+    expected = assert_same_on_ray(partial(trainer_of, "env_runners.num_env_runners=2"), 4)
     assert expected[-1]["league/num_players"] >= 4
 
 

@@ -17,9 +17,9 @@ from runner.modules import ActorCriticModule, RLModule
 from runner.testing import check_loss
 from runner.testing.sampled_items import make_batch as make_batch
 from tests.learners.offline_modules import CONFIG, make
+from tests.learners.offline_modules import CONTINUOUS as CONTINUOUS
 
 DISCRETE = gym.spaces.Discrete(3)
-CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 def make_module(action_space: gym.Space[Any], seed: int = 0) -> RLModule:

@@ -1,4 +1,4 @@
-"""Small modules and random recorded rows for the losses of offline algorithms."""
+"""Small modules, random rows, and what the tests of losses on them share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.learners.loss import Loss, with_noise
 from runner.modules import RLModule
 
 OBSERVATIONS = gym.spaces.Box(-5, 5, (3,), np.float32)
+CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 CONFIG = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False)
 
 
@@ -54,9 +56,46 @@ def recorded_rows(action_space: gym.Space[Any], num_rows: int = 30, seed: int = 
     }
 
 
+def replayed_rows(action_space: gym.Space[Any] = CONTINUOUS) -> dict[str, Tensor]:
+    """Random rows with importance weights and targets over 1 to 3 steps."""
+    rows, stream = recorded_rows(action_space), np.random.default_rng(3)
+    num_rows = len(rows["rewards"])
+    weights = torch.from_numpy(stream.random(num_rows, np.float32))
+    return rows | {"n_step": torch.from_numpy(stream.integers(1, 4, num_rows)), "weights": weights}
+
+
 def row_of(batch: dict[str, Tensor], i: int) -> dict[str, Tensor]:
     """One row as a batch."""
     return {name: column[i : i + 1] for name, column in batch.items()}
+
+
+def check_losses(loss: Loss, module: Any, batch: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """That a loss of the family of SAC, and its gradients, are those that are expected.
+
+    Args:
+        expected: group (`actor`, `critic`, `alpha`) -> its loss, with the draws of a stream of seed 7.
+    """
+    loss.use_stream(np.random.default_rng(7))
+    metrics: Any = loss(module, with_noise(batch, loss, module))
+    names = {"actor": "policy_loss", "critic": "qf_loss", "alpha": "alpha_loss"}
+    for group, term in expected.items():
+        torch.testing.assert_close(getattr(metrics, names[group]), term, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(metrics.total_loss, sum(expected.values()), rtol=1e-3, atol=1e-3)
+    check_gradients(module, metrics.total_loss, expected)
+
+
+def reward_after_three_iterations(experiment: str, overrides: Iterable[str]) -> float:
+    """The mean reward of the trained policy in an environment that pays for matching what it shows."""
+    from runner import Trainer
+
+    fast = ("seed=100", "tracking=none", "algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.gamma=0")
+    small = ("module.fcnet_hiddens=[32]", "algorithm.num_steps_sampled_before_learning_starts=100")
+    with Trainer.from_experiment(experiment, ["env.env=null", *fast, *small, *overrides]) as trainer:
+        for _ in range(3):
+            trainer.train()
+        found = trainer.evaluate()
+    reward: float = found["evaluation/env_runners/episode_return_mean"]
+    return reward / found["evaluation/env_runners/episode_len_mean"]
 
 
 def check_gradients(module: RLModule, total_loss: Tensor, expected: dict[str, Tensor]) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,7 +28,7 @@ from runner.learners.cql import CQLLoss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
 from runner.testing.module_learner import ModuleLearner
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, ROOT, Outcome, run_process
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
 from tests.learners.offline_modules import make, recorded_rows
 from tests.support.resuming import assert_resumes_exactly
@@ -316,27 +313,14 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
         "PATH": str(tmp_path),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
     }
-    command = [sys.executable, "-m", "runner", "+experiment=ppo_cartpole"]
-    ended = subprocess.run(
-        [*command, *COMPILED, f"hydra.run.dir={tmp_path / 'run'}"],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 2
+    train = ("+experiment=ppo_cartpole", *COMPILED, f"hydra.run.dir={tmp_path / 'run'}")
+    ended = run_process(ROOT, *train, exit_code=2, env=settings)
     assert "torch cannot find a C++ compiler" in ended.stderr
     assert "set CXX to another compiler" in ended.stderr
     auto = [one for one in COMPILED if not one.startswith(("learners.compile", "stop.training_iteration"))]
     stop = ["stop.num_env_steps_sampled_lifetime=100000000", "--budget", "1s"]
-    eager = subprocess.run(
-        [*command, *auto, *stop, f"hydra.run.dir={tmp_path / 'eager'}"],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert eager.returncode == 4, eager.stderr
+    run_dir = f"hydra.run.dir={tmp_path / 'eager'}"
+    eager = run_process(ROOT, "+experiment=ppo_cartpole", *auto, *stop, run_dir, exit_code=4, env=settings)
     assert "updates are not compiled: torch cannot find a C++ compiler" in eager.stdout
     assert "the first update compiles" not in eager.stdout
 

@@ -210,7 +210,6 @@ def test_targets_follow_every_so_many_env_steps(tau: float) -> None:
         "algorithm.num_steps_sampled_before_learning_starts=8",
         "algorithm.min_sample_timesteps_per_iteration=0",
         "env=cartpole",
-        "algorithm.training_intensity=null",
         "env_runners.rollout_fragment_length=1",
         "algorithm.training_intensity=null",
         "algorithm.target_network_update_freq=4",

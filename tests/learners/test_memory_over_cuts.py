@@ -44,15 +44,6 @@ KINDS: dict[str, dict[str, Any]] = {
 Place = tuple[int, int, int]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Small networks are several times faster on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def make_module(kind: str) -> ActorCriticModule:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -54,7 +54,6 @@ class Case:
         return ModuleLearner(module, loss, self.config, streams[0], loss_stream=streams[1])
 
 
-FOLLOWING = MARWILConfig(moving_average_sqd_adv_norm_update_rate=0.1)
 CASES = {
     "bc": Case(BCLoss, BCConfig(lr=1e-2), ActorCriticModule, DISCRETE),
     "marwil": Case(
@@ -67,19 +66,26 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_going_on_from_a_checkpoint_is_going_on(name: str, tmp_path: Path) -> None:
-    case, straight = CASES[name], CASES[name].learner()
+def assert_goes_on(case: Case, straight: ModuleLearner, folder: Path) -> dict[str, Any]:
+    """Save a new learner after three of six updates, compare it with one that goes on; return its last metrics."""
     batches = [recorded_rows(case.space, seed=seed) for seed in range(6)]
     for step in range(3):
         straight.update(batches[step], step)
-    save_checkpoint(tmp_path / "checkpoint", {"learner": straight.get_state()}, {})
-    state, _ = load_checkpoint(tmp_path / "checkpoint")
+    save_checkpoint(folder / "checkpoint", {"learner": straight.get_state()}, {})
+    state, _ = load_checkpoint(folder / "checkpoint")
     resumed = case.learner(seed=5)
     resumed.set_state(state["learner"])
     for step in range(3, 6):
-        assert straight.update(batches[step], step).metrics == resumed.update(batches[step], step).metrics
+        metrics = dict(straight.update(batches[step], step).metrics)
+        assert resumed.update(batches[step], step).metrics == metrics
         assert np.array_equal(straight.get_weights(), resumed.get_weights())
+    return metrics
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_going_on_from_a_checkpoint_is_going_on(name: str, tmp_path: Path) -> None:
+    case, straight = CASES[name], CASES[name].learner()
+    assert_goes_on(case, straight, tmp_path)
     assert len(straight.get_weights()) == sum(value.numel() for value in straight.module.state_dict().values())
 
 

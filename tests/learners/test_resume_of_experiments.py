@@ -9,7 +9,7 @@ import pytest
 
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray
 
 LSTM = "ppo_stateless_cartpole_lstm"
 SYNC = ("env_runners.gym_env_vectorize_mode=sync", "env._target_=null", "env.env=CartPole-v1")
@@ -43,9 +43,5 @@ def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: 
 
 @pytest.mark.ray
 def test_memory_inline_and_on_ray_actors_is_the_same(ray_cluster: None) -> None:
-    results = []
-    for engine in ("inline", "ray"):
-        overrides = [*TINY, f"engine={engine}", "env_runners.num_env_runners=2", "evaluation.evaluation_interval=2"]
-        with Trainer.from_experiment(LSTM, overrides) as trainer:
-            results.append((train(trainer, 2), trainer.learners.get_weights()["default_policy"].tolist()))
-    assert results[0] == results[1]
+    overrides = [*TINY, "env_runners.num_env_runners=2", "evaluation.evaluation_interval=2"]
+    assert_same_on_ray(lambda engine: Trainer.from_experiment(LSTM, [*overrides, engine]), 2)

@@ -12,16 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from runner import Trainer
 from runner.config.algorithms import SACConfig
-from runner.learners.loss import with_noise
 from runner.learners.sac import POLICY_SCALES, Q_SCALES, TARGET_MEMBERS, TARGET_SCALES, SACLoss
 from runner.modules import SACModule
 from runner.modules.layers import ACTIVATIONS, ALL
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE
-from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
+from tests.learners.offline_modules import check_losses, make, replayed_rows, reward_after_three_iterations, row_of
 from tests.learners.squashed_policies import q_values, sampled
 
 CONFIG = SACConfig(gamma=0.9, initial_alpha=0.5)
@@ -45,14 +43,6 @@ class TestREDQLossContract(TestSACLossContract):
 class TestDroQLossContract(TestSACLossContract):
     config = replace(CONFIG, policy_q="mean")
     module_config = replace(MODULE, critic_dropout=0.1, critic_use_layernorm=True)
-
-
-def replayed_rows() -> dict[str, Tensor]:
-    """Random rows with importance weights and targets over 1 to 3 steps."""
-    rows, stream = recorded_rows(CONTINUOUS), np.random.default_rng(3)
-    num_rows = len(rows["rewards"])
-    weights = torch.from_numpy(stream.random(num_rows, np.float32))
-    return rows | {"n_step": torch.from_numpy(stream.integers(1, 4, num_rows)), "weights": weights}
 
 
 def naive_sac(module: Any, batch: dict[str, Tensor], cfg: SACConfig) -> dict[str, Tensor]:
@@ -96,13 +86,7 @@ def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     with torch.no_grad():
         module.log_alpha.fill_(0.2)
     expected = naive_sac(module, batch, config)
-    loss = SACLoss(config)
-    loss.use_stream(np.random.default_rng(7))
-    metrics: Any = loss(module, with_noise(batch, loss, module))
-    for name, term in (("policy_loss", "actor"), ("qf_loss", "critic"), ("alpha_loss", "alpha")):
-        torch.testing.assert_close(getattr(metrics, name), expected[term], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(metrics.total_loss, sum(expected.values()), rtol=1e-3, atol=1e-3)
-    check_gradients(module, metrics.total_loss, expected)
+    check_losses(SACLoss(config), module, batch, expected)
 
 
 def test_each_gradient_step_draws_other_q_functions_for_the_target() -> None:
@@ -200,19 +184,12 @@ def test_targets_follow_each_step() -> None:
         torch.testing.assert_close(after, old + CONFIG.tau * (network - old))
 
 
+MATCHING = (
+    *("env._target_=tests.support.environments.MatchContinuous", "algorithm.alpha_lr=3e-3"),
+    *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),
+)
+
+
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
-    overrides = [
-        *("env.env=null", "env._target_=tests.support.environments.MatchContinuous"),
-        "seed=100",
-        *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.alpha_lr=3e-3", "algorithm.gamma=0"),
-        *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),
-        *("algorithm.num_steps_sampled_before_learning_starts=100", "module.fcnet_hiddens=[32]"),
-        "tracking=none",
-    ]
-    with Trainer.from_experiment("sac_pendulum", overrides) as trainer:
-        for _ in range(3):
-            trainer.train()
-        found = trainer.evaluate()
-    reward = found["evaluation/env_runners/episode_return_mean"] / found["evaluation/env_runners/episode_len_mean"]
-    assert reward > 0.9, "uniform actions have 0.45, the best have 1"
+    assert reward_after_three_iterations("sac_pendulum", MATCHING) > 0.9, "uniform actions have 0.45, the best have 1"

@@ -16,11 +16,10 @@ from runner import Trainer
 from runner.config.algorithms import DiscreteSACConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
-from runner.learners.loss import with_noise
 from runner.learners.sac_discrete import DiscreteSACLoss
 from runner.modules import DiscreteSACModule
 from tests.learners.loss_contract import LossContract
-from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
+from tests.learners.offline_modules import check_losses, make, replayed_rows, reward_after_three_iterations, row_of
 from tests.modules.spaces import items_of
 
 CONFIG = DiscreteSACConfig(gamma=0.9, initial_alpha=0.5)
@@ -33,13 +32,6 @@ class TestDiscreteSACLossContract(LossContract):
     module_class = DiscreteSACModule
     config = CONFIG
     action_spaces = ("discrete",)
-
-
-def replayed_rows() -> dict[str, Tensor]:
-    """Random rows with importance weights and targets over 1 to 3 steps."""
-    rows, stream = recorded_rows(SPACE), np.random.default_rng(3)
-    weights = torch.from_numpy(stream.random(30, np.float32))
-    return rows | {"n_step": torch.from_numpy(stream.integers(1, 4, 30)), "weights": weights}
 
 
 def naive_sac(module: Any, batch: dict[str, Tensor], cfg: DiscreteSACConfig) -> dict[str, Tensor]:
@@ -68,22 +60,18 @@ def naive_sac(module: Any, batch: dict[str, Tensor], cfg: DiscreteSACConfig) -> 
 @pytest.mark.parametrize("changes", [{}, {"target_entropy": 0.3}, {"policy_q": "mean"}], ids=str)
 def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     config = replace(CONFIG, **changes)
-    module, batch = make(DiscreteSACModule, SPACE), replayed_rows()
+    module, batch = make(DiscreteSACModule, SPACE), replayed_rows(SPACE)
     with torch.no_grad():
         module.log_alpha.fill_(0.2)
     expected = naive_sac(module, batch, config)
-    loss = DiscreteSACLoss(config)
-    metrics: Any = loss(module, with_noise(batch, loss, module))
-    for name, term in (("policy_loss", "actor"), ("qf_loss", "critic"), ("alpha_loss", "alpha")):
-        torch.testing.assert_close(getattr(metrics, name), expected[term], rtol=1e-3, atol=1e-4)
-    check_gradients(module, metrics.total_loss, expected)
+    check_losses(DiscreteSACLoss(config), module, batch, expected)
 
 
 def test_forbidden_actions_change_nothing() -> None:
     seen = gym.spaces.Box(-5, 5, (3,), np.float32)
     space = gym.spaces.Dict({"mask": gym.spaces.MultiBinary(3), "seen": seen})
     module = make_masked(space)
-    batch = replayed_rows()
+    batch = replayed_rows(SPACE)
     mask = torch.tensor([[1, 0, 1]] * 30, dtype=torch.int8)
     for name in ("obs", "new_obs"):
         batch[name] = {"mask": mask, "seen": batch[name]}  # type: ignore[assignment]
@@ -111,17 +99,8 @@ def make_masked(space: gym.Space[Any]) -> Any:
 
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
-    overrides = [
-        *("env.env=null", "env._target_=tests.support.environments.MatchDiscrete", "seed=100", "tracking=none"),
-        *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.gamma=0", "module.fcnet_hiddens=[32]"),
-        "algorithm.num_steps_sampled_before_learning_starts=100",
-    ]
-    with Trainer.from_experiment("sac_cartpole_discrete", overrides) as trainer:
-        for _ in range(3):
-            trainer.train()
-        found = trainer.evaluate()
-    reward = found["evaluation/env_runners/episode_return_mean"] / found["evaluation/env_runners/episode_len_mean"]
-    assert reward > 0.9
+    overrides = ["env._target_=tests.support.environments.MatchDiscrete"]
+    assert reward_after_three_iterations("sac_cartpole_discrete", overrides) > 0.9
 
 
 @pytest.mark.parametrize(

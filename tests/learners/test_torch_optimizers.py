@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from runner.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from runner.config.algorithms import BCConfig, IQLConfig
 from runner.config.errors import ConfigError
 from runner.config.optimizer import OptimizerConfig
@@ -19,7 +17,7 @@ from runner.learners.iql import IQLLoss
 from runner.modules import ActorCriticModule, IQLModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE
 from tests.learners.offline_modules import make, recorded_rows
-from tests.learners.test_optimizers import Case
+from tests.learners.test_optimizers import Case, assert_goes_on
 
 ADAM = torch.optim.Adam
 CASES: dict[str, tuple[OptimizerConfig, type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -81,18 +79,8 @@ def test_several_groups_and_going_on_from_a_checkpoint(name: str, tmp_path: Path
     case = Case(IQLLoss, replace(config, optimizer=replace(config.optimizer, weight_decay=None)), IQLModule, CONTINUOUS)
     straight = case.learner()
     critic = [parameter.clone() for parameter in straight.module.parameter_groups()["critic"]]
-    batches = [recorded_rows(CONTINUOUS, seed=seed) for seed in range(6)]
-    for step in range(3):
-        straight.update(batches[step], step)
-    save_checkpoint(tmp_path / "checkpoint", {"learner": straight.get_state()}, {})
-    state, _ = load_checkpoint(tmp_path / "checkpoint")
-    resumed = case.learner(seed=5)
-    resumed.set_state(state["learner"])
-    for step in range(3, 6):
-        expected = straight.update(batches[step], step).metrics
-        assert resumed.update(batches[step], step).metrics == expected
-        np.testing.assert_array_equal(straight.get_weights(), resumed.get_weights())
-    assert expected["value_optimizer_learning_rate"] == 0.0
+    metrics = assert_goes_on(case, straight, tmp_path)
+    assert metrics["value_optimizer_learning_rate"] == 0.0
     for before, after in zip(critic, straight.module.parameter_groups()["critic"], strict=True):
         assert torch.equal(before, after), "a learning rate of 0 holds its group"
 

@@ -14,14 +14,13 @@ from torch import Tensor
 from runner import Trainer
 from runner.config.algorithms import TQCConfig
 from runner.config.errors import ConfigError
-from runner.learners.loss import with_noise
 from runner.learners.tqc import TQCLoss
 from runner.modules import SACModule
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE
-from tests.learners.offline_modules import check_gradients, make, row_of
+from tests.learners.offline_modules import check_losses, make, replayed_rows, reward_after_three_iterations, row_of
 from tests.learners.squashed_policies import sampled
-from tests.learners.test_sac import A, replayed_rows
+from tests.learners.test_sac import MATCHING, A
 
 CONFIG = TQCConfig(gamma=0.9, initial_alpha=0.5, top_quantiles_to_drop_per_net=1)
 QUANTILES = replace(MODULE, num_critics=3, q_distribution="quantile", num_atoms=4)
@@ -77,28 +76,12 @@ def naive_tqc(module: Any, batch: dict[str, Tensor], cfg: TQCConfig) -> dict[str
 def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     config, module, batch = replace(CONFIG, **changes), make(SACModule, CONTINUOUS, config=QUANTILES), replayed_rows()
     expected = naive_tqc(module, batch, config)
-    loss = TQCLoss(config)
-    loss.use_stream(np.random.default_rng(7))
-    metrics: Any = loss(module, with_noise(batch, loss, module))
-    for name, term in (("policy_loss", "actor"), ("qf_loss", "critic"), ("alpha_loss", "alpha")):
-        torch.testing.assert_close(getattr(metrics, name), expected[term], rtol=1e-3, atol=1e-4)
-    check_gradients(module, metrics.total_loss, expected)
+    check_losses(TQCLoss(config), module, batch, expected)
 
 
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
-    overrides = [
-        *("env.env=null", "env._target_=tests.support.environments.MatchContinuous", "seed=100", "tracking=none"),
-        *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.alpha_lr=3e-3", "algorithm.gamma=0"),
-        *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),
-        *("algorithm.num_steps_sampled_before_learning_starts=100", "module.fcnet_hiddens=[32]"),
-    ]
-    with Trainer.from_experiment("tqc_pendulum", overrides) as trainer:
-        for _ in range(3):
-            trainer.train()
-        found = trainer.evaluate()
-    reward = found["evaluation/env_runners/episode_return_mean"] / found["evaluation/env_runners/episode_len_mean"]
-    assert reward > 0.9, "uniform actions have 0.45, the best have 1"
+    assert reward_after_three_iterations("tqc_pendulum", MATCHING) > 0.9, "uniform actions have 0.45, the best have 1"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,14 @@ NESTED = gym.spaces.Dict(
 )
 
 
+def leaf_spaces(space: Space) -> list[Any]:
+    """The spaces in nested ones."""
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
+        return [leaf for part in parts for leaf in leaf_spaces(part)]
+    return [space]
+
+
 def items_of(space: Space, *leading: int, seed: int = 0) -> Any:
     """Items (*leading, ...) of a space, as tensors nested like it."""
     space.seed(seed)

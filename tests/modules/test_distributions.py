@@ -26,7 +26,7 @@ from runner.modules import (
     NestedDistribution,
     distribution_for,
 )
-from tests.modules.spaces import NESTED, items_of, rows_of, spaces
+from tests.modules.spaces import NESTED, items_of, leaf_spaces, rows_of, spaces
 
 Space = gym.Space[Any]
 
@@ -101,13 +101,6 @@ def check_actions(space: Space, actions: Any, leading: tuple[int, ...]) -> None:
     for action in nested.unstack(columns):
         for part, leaf in zip(leaf_spaces(space), nested.leaves(action), strict=True):
             assert np.issubdtype(part.dtype, np.floating) or part.contains(np.asarray(leaf, part.dtype))
-
-
-def leaf_spaces(space: Space) -> list[Any]:
-    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
-        return [leaf for part in parts for leaf in leaf_spaces(part)]
-    return [space]
 
 
 ZOO: dict[str, Space] = {

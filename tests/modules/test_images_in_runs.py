@@ -18,8 +18,9 @@ from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.modules.observation_encoder import CNN
-from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.conftest import QUICK, Outcome
 from tests.support.forging import rewrite_manifest
+from tests.support.resuming import assert_command_resumes_exactly
 
 
 class Images(gym.Env[Any, Any]):
@@ -159,17 +160,10 @@ def test_an_explicit_layout_of_a_checkpoint_cannot_change(
 
 def resumes_exactly(run_main: Callable[..., Outcome], folder: Path, *overrides: str) -> None:
     """Compare a run of two iterations with a run that is stopped after the first and resumed."""
-    whole = run_main(*CHANNELS_FIRST, *overrides, "stop.training_iteration=2", "hydra.run.dir=whole")
-    assert whole.code == 0, whole.err
-    stopped = run_main(*CHANNELS_FIRST, *overrides, "stop.training_iteration=1", "hydra.run.dir=run")
-    assert stopped.code == 0, stopped.err
-    resumed = run_main("resume", "run", "stop.training_iteration=2")
-    assert resumed.code == 0, resumed.err
-    expected, lines = (list(map(without_times, progress_of(folder / name))) for name in ("whole", "run"))
-    assert lines == expected
+    assert_command_resumes_exactly(run_main, folder, *CHANNELS_FIRST, *overrides, iterations=(1, 2))
     parameters = [
         load_checkpoint(folder / name / "checkpoints" / "iteration_000002")[0]["learners"]["learners"]
-        for name in ("whole", "run")
+        for name in ("straight", "run")
     ]
     first, second = (parameters_by_module(one)["default_policy"] for one in parameters)
     assert any("leaf_encoders" in name for name in first)

@@ -17,7 +17,7 @@ from runner.config.schemas import ModuleConfig
 from runner.modules.images import ImageFormat, image_doubt, image_format
 from runner.modules.layers import LayerOptions
 from runner.modules.observation_encoder import CNN, ObservationEncoder, default_filters
-from tests.modules.spaces import BOX, NESTED, items_of, rows_of, spaces
+from tests.modules.spaces import BOX, NESTED, items_of, leaf_spaces, rows_of, spaces
 
 Space = gym.Space[Any]
 # Without layers the perceptron hands out the features as they are.
@@ -41,7 +41,7 @@ def test_any_space(space: Space) -> None:
     assert len(features) == 5
     torch.testing.assert_close(features_of(space, rows_of(obs, slice(2, 4))), features[2:4])
     flat = np.stack([gym.spaces.flatten(space, item) for item in _items(space, 5)])
-    if not any(isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.float64 for leaf in _leaves(space)):
+    if not any(isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.float64 for leaf in leaf_spaces(space)):
         np.testing.assert_array_equal(features.numpy(), flat.astype(np.float32))  # gymnasium flattens in the same order
 
 
@@ -59,13 +59,6 @@ def test_leading_dimensions_are_joined(space: Space) -> None:
 def _items(space: Space, count: int) -> list[Any]:
     space.seed(0)
     return [space.sample() for _ in range(count)]
-
-
-def _leaves(space: Space) -> list[Any]:
-    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
-        return [leaf for part in parts for leaf in _leaves(part)]
-    return [space]
 
 
 def test_discrete_is_one_hot_from_its_start() -> None:

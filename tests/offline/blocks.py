@@ -117,7 +117,7 @@ def flat_block(lengths: list[int], prefix: str = "e", seed: int = 0) -> ColumnBl
     )
 
 
-def assert_same(first: ColumnBlock, second: ColumnBlock, *, bits: bool = True) -> None:
+def assert_same(first: ColumnBlock, second: ColumnBlock) -> None:
     """Every value, dtype and shape is the same (text may be of another width); infos too."""
     assert list(first.episode_ids) == list(second.episode_ids)
     for name in ("lengths", "is_terminated", "is_truncated", "t_started"):

@@ -25,7 +25,6 @@ from tests.support.coded_runs import coded_envs, coded_module, make_runner, naiv
 
 ID = "default_policy"
 fragments = given(
-    seed=st.integers(0, 10_000),
     num_envs=st.integers(1, 4),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     steps=st.lists(st.integers(1, 30), min_size=1, max_size=8),
@@ -48,9 +47,7 @@ def whole_chunks(rollouts: Sequence[Rollout]) -> list[Any]:
 
 @fragments
 @some
-def test_episodes_are_as_a_naive_loop_collects_them(
-    seed: int, num_envs: int, lengths: list[int], steps: list[int]
-) -> None:
+def test_episodes_are_as_a_naive_loop_collects_them(num_envs: int, lengths: list[int], steps: list[int]) -> None:
     rollouts = sampled(num_envs, lengths, steps)
     whole = EpisodeAssembler()
     given_back = [whole.add(rollout) for rollout in rollouts]
@@ -76,9 +73,7 @@ def test_episodes_are_as_a_naive_loop_collects_them(
 
 @fragments
 @some
-def test_steps_are_counted_once_and_rows_are_in_order(
-    seed: int, num_envs: int, lengths: list[int], steps: list[int]
-) -> None:
+def test_steps_are_counted_once_and_rows_are_in_order(num_envs: int, lengths: list[int], steps: list[int]) -> None:
     whole, num_added, num_given = EpisodeAssembler(), 0, 0
     for rollout in sampled(num_envs, lengths, steps):
         ended = whole.add(rollout)

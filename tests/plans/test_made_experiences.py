@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from runner import Trainer
 from runner.plans import Experiences
-from tests.conftest import ROOT, WAIT_S
+from tests.conftest import ROOT, run_process
 
 STEPS: dict[str, Any] = {
     "obs": np.arange(6, dtype=np.float32).reshape(3, 2),
@@ -159,8 +156,4 @@ def test_the_example_trains_on_mirrored_steps(tmp_path: Path) -> None:
         *short,
         f"hydra.run.dir={tmp_path / 'run'}",
     ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "runner", *arguments]
-    folder = ROOT / "examples" / "plans"
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    run_process(ROOT / "examples" / "plans", *arguments)

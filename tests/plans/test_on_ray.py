@@ -28,7 +28,8 @@ from runner.plans.async_requests import AsyncRequests
 from runner.plans.run_metrics import RunMetrics
 from runner.restarts import ActorDied, Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
-from tests.conftest import WAIT_S, marked_but, without_times
+from tests.conftest import WAIT_S, marked_but
+from tests.support.resuming import assert_same_on_ray, assert_same_runs
 
 SMALL = (
     "algorithm.train_batch_size_per_learner=60",
@@ -50,11 +51,7 @@ def trainer_of(algorithm: str, *overrides: str) -> Trainer:
 @pytest.mark.ray
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_the_same_numbers_inline_and_on_ray(algorithm: str, ray_cluster: None) -> None:
-    results = []
-    for overrides in (("engine=inline",), ()):
-        with trainer_of(algorithm, *overrides) as trainer:
-            results.append([without_times(trainer.train()) for _ in range(3)])
-    assert results[0] == results[1]
+    assert_same_on_ray(partial(trainer_of, algorithm), 3)
 
 
 DETERMINISTIC = (
@@ -76,13 +73,11 @@ DETERMINISTIC_PLANS = {
 def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experiment: str, ray_cluster: None) -> None:
     uneven = "env.wrappers=[{_target_: tests.support.environments.UnevenSteps}]"
     plan = f"algorithm.plan={DETERMINISTIC_PLANS[experiment]}"
-    results = []
-    for overrides in (("engine=inline",), (), ()):
-        settings = [*SMALL, plan, "algorithm.min_sample_timesteps_per_iteration=150", uneven, *overrides]
-        with Trainer.from_experiment(experiment, settings) as trainer:
-            results.append([without_times(trainer.train()) for _ in range(3)])
-    assert results[0] == results[1] == results[2]
-    assert results[0][-1]["env_runners/weights_lag_max"] >= 1
+    settings = [*SMALL, plan, "algorithm.min_sample_timesteps_per_iteration=150", uneven]
+    engines = ("inline", "ray", "ray")
+    makes = (partial(Trainer.from_experiment, experiment, [*settings, f"engine={engine}"]) for engine in engines)
+    results = assert_same_runs(makes, 3)
+    assert results[-1]["env_runners/weights_lag_max"] >= 1
 
 
 @pytest.mark.ray

@@ -22,7 +22,7 @@ from runner.pipelines import LearnerConnector
 from tests.conftest import marked_but, without_times
 from tests.plans.test_auxiliary_modules import MODEL
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
 JOINED = f"{IN_ORDER}, {{ConcatBatches: {{min_env_steps: 100}}}}"  # of two samples at least
@@ -52,10 +52,6 @@ AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
 RESTARTS = "fault_tolerance/num_learner_restarts"
 LAG = "env_runners/weights_lag_mean"
 Updates = list[tuple[Rollout, int]]
-
-
-@pytest.fixture(autouse=True)
-def _cluster(ray_cluster: None) -> None: ...
 
 
 @pytest.fixture

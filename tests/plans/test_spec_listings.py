@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.experiment.trainer import Trainer
-from tests.conftest import ROOT, WAIT_S, progress_of, result_of, without_times
-from tests.system.test_examples import ENVIRONMENT
+from tests.conftest import ROOT, lines_of, progress_of, result_of, run_process, without_times
 
 EXAMPLE = ROOT / "examples" / "plans"
 SMALL = (
@@ -67,30 +64,23 @@ def test_a_function_of_as_many_lines_gives_the_numbers_of_the_yaml(
     assert len(seen) == (6 if "prints" in function else 0)
 
 
-def run(tmp_path: Path, *arguments: str) -> str:
-    """Run a command in the folder of the example; returns what it printed."""
-    command = [sys.executable, "-m", "runner", *arguments]
-    done = subprocess.run(command, cwd=EXAMPLE, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_an_example_goes_on_exactly(tmp_path: Path) -> None:
     start = ("+experiment=random_share", "--config-dir", "my_conf", "tracking=none")
-    drawn = run(tmp_path, "show", "--plan", *start[:3])
+    drawn = run_process(EXAMPLE, "show", "--plan", *start[:3]).stdout
     assert "├─ my_plans.RandomShare(share=0.5)  -> Experiences" in drawn
-    run(tmp_path, *start, f"hydra.run.dir={tmp_path / 'straight'}")
-    run(tmp_path, *start, f"hydra.run.dir={tmp_path / 'run'}", "stop.training_iteration=1")
-    run(tmp_path, "resume", str(tmp_path / "run"), "stop.training_iteration=3")
-    straight, resumed = (progress_of(tmp_path / name) for name in ("straight", "run"))
-    assert [without_times(line) for line in resumed] == [without_times(line) for line in straight]
-    trained, sampled = (straight[-1][f"num_env_steps_{name}_lifetime"] for name in ("trained", "sampled"))
+    run_process(EXAMPLE, *start, f"hydra.run.dir={tmp_path / 'straight'}")
+    run_process(EXAMPLE, *start, f"hydra.run.dir={tmp_path / 'run'}", "stop.training_iteration=1")
+    run_process(EXAMPLE, "resume", str(tmp_path / "run"), "stop.training_iteration=3")
+    assert lines_of(tmp_path / "run") == lines_of(tmp_path / "straight")
+    trained, sampled = (
+        progress_of(tmp_path / "run")[-1][f"num_env_steps_{name}_lifetime"] for name in ("trained", "sampled")
+    )
     assert 0.3 * sampled < trained < 0.7 * sampled
 
 
 def test_an_example_in_python(tmp_path: Path) -> None:
     arguments = ("+experiment=a2c_in_python", "--config-dir", "my_conf", "tracking=none")
-    printed = run(tmp_path, *arguments, f"hydra.run.dir={tmp_path / 'run'}", "stop.training_iteration=1")
-    assert printed.count("I saw <class 'runner.plans.items.Experiences'>") == 10
+    done = run_process(EXAMPLE, *arguments, f"hydra.run.dir={tmp_path / 'run'}", "stop.training_iteration=1")
+    assert done.stdout.count("I saw <class 'runner.plans.items.Experiences'>") == 10
     assert result_of(tmp_path / "run")["status"] == "finished"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from runner.policy import OnnxPolicy
 from runner.policy.manifest import describe_distribution
 from runner.rllink.client import local_policy
 from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
-from tests.conftest import WAIT_S
+from tests.conftest import ROOT, run_process
 from tests.policy.policies import make_parts, prepended, random_weights
 
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -239,12 +237,7 @@ print(sorted(name for name in sys.modules if name.startswith("runner")))
 
 def test_a_client_needs_numpy_and_onnxruntime_only(arm_policy: tuple[LocalPolicy, bytes], tmp_path: Path) -> None:
     (tmp_path / "policy.onnx").write_bytes(arm_policy[1])
-    root = Path(__file__).parent.parent.parent
-    result = subprocess.run(
-        [sys.executable, "-c", BLOCKED, str(tmp_path / "policy.onnx")],
-        cwd=root, capture_output=True, text=True, timeout=WAIT_S,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    result = run_process(ROOT, str(tmp_path / "policy.onnx"), program=("-c", BLOCKED))
     assert "runner.config" not in result.stdout
     assert "runner.episodes" not in result.stdout
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +21,7 @@ from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
 from runner.tracking.known_run import write_known_run
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Outcome, run_process
 from tests.report.folders import EVIL, METRIC, progress_line, replay_line, write_everything, write_run, write_sweep
 
 Run = Callable[..., Outcome]
@@ -362,8 +360,8 @@ def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], message: 
 
 
 def test_heavy_packages_stay_out(everything: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "runner", "report", str(everything), "--output", "page.html"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    program = ("-X", "importtime", "-m", "runner")
+    ended = run_process(tmp_path, "report", str(everything), "--output", "page.html", program=program)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
     assert "altair" in imported
     assert not imported & {"torch", "ray", "mlflow", "pandas"}

@@ -112,6 +112,13 @@ def serve() -> Iterator[Callable[..., Served]]:
         served.close()
 
 
+def served_for_long(serve: Callable[..., Served], *overrides: str) -> Served:
+    """Make an off-policy server that samples for ever."""
+    served = serve("rllink.force_on_policy=false", *overrides)
+    served.sample(10**6)
+    return served
+
+
 class RawClient:
     """A socket that speaks frames, and nothing else."""
 

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, WAIT_S, Outcome
+from tests.conftest import ROOT, WAIT_S, Outcome, num_lines, wait_until
 from tests.rllink.test_recording_agents import recorded_in
 from tests.rllink.test_restart import wait_for
 
@@ -137,12 +136,8 @@ def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Pa
     server = processes.start("-m", "runner", *RUN, *more)
     wait_for(run_dir / "rllink.json")
     client = processes.start(CLIENT, "--port", port, "--log", log)
-    progress = run_dir / "progress.jsonl"
-    for num_lines in (5, 8):
-        deadline = time.monotonic() + WAIT_S
-        while not progress.exists() or len(progress.read_text().splitlines()) < num_lines:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    for number in (5, 8):
+        wait_until(lambda number=number: num_lines(run_dir) >= number)
         server.send_signal(signal.SIGKILL)
         server.wait(WAIT_S)
         server = processes.start("-m", "runner", "resume", run_dir)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +18,7 @@ from runner.episodes.spaces import space_from_dict, space_to_dict
 from runner.rllink import sample_items
 from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
 from runner.rllink.check_wire import Target
-from tests.conftest import WAIT_S, marked_but
+from tests.conftest import ROOT, marked_but, run_process
 from tests.rllink.conftest import Served
 from tests.rllink.small_server import SmallServer
 
@@ -261,10 +259,7 @@ def test_it_starts_fast_and_without_torch() -> None:
         "print(sorted({'torch', 'ray', 'gymnasium', 'hydra', 'msgspec'} & set(sys.modules)))"
     )
     begun = time.monotonic()
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=WAIT_S
-    ).stdout
-    assert out == "[]\n"
+    assert run_process(ROOT, program=("-c", code)).stdout == "[]\n"
     assert time.monotonic() - begun < 5.0  # 0.3 s where nothing else runs
 
 

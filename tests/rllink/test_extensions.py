@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from runner.rllink.check_wire import Target
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack, unpack
+from tests.conftest import wait_until
 from tests.policy.test_onnx_policy import WithoutGraph
 from tests.rllink.conftest import RawClient, Served, episode
 
@@ -172,10 +172,12 @@ class TestSessions:
         assert session["resumed"] is False
         message = {"type": "EPISODES", "episodes": [episode(5)], "request": 1}
         answer = client.ask(message)
-        client.close()
-        again = connect(served)
+        assert answer == {"type": "ACK", "env_steps": 5, "weights_seq_no": 1, "request": 1}
+        assert client.ask(message) == answer
+        again = connect(served)  # the first connection is still there, and gives way
         assert hello(again, session={"id": session["id"]})["extensions"]["session"]["resumed"] is True
-        assert again.ask(message) == answer == {"type": "ACK", "env_steps": 5, "weights_seq_no": 1, "request": 1}
+        assert client.is_closed()
+        assert again.ask(message) == answer
         assert served.runner._service.counts.num_env_steps_received == 5
         for number in (0, 3):
             refused = again.ask({**message, "request": number})
@@ -224,9 +226,7 @@ class TestSessions:
         open_part = {**episode(5, is_terminated=False), "id": "a"}
         client.ask({"type": "EPISODES", "episodes": [open_part], "request": 1})
         client.close()
-        deadline = time.monotonic() + 5
-        while served.runner._service.counts.num_episodes_lost == 0 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: served.runner._service.counts.num_episodes_lost > 0)
         assert served.runner._service.counts.num_episodes_lost == 1
         renewed = hello(connect(served), session={"id": session["id"]})["extensions"]["session"]
         assert renewed["resumed"] is False

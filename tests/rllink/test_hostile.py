@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, num_lines, wait_until
 from tests.rllink.conftest import frame
 from tests.rllink.test_restart import wait_for
 from tests.rllink.test_runs import CLIENT, EXTERNAL
@@ -71,17 +71,10 @@ def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
     run = subprocess.Popen([*command, *small, *limits], cwd=ROOT)
     honest: subprocess.Popen[bytes] | None = None
     is_over = threading.Event()
-    progress = tmp_path / "progress.jsonl"
 
-    def wait_for_iterations(count: int) -> int:
-        deadline = time.monotonic() + 60
-        while True:
-            done = len(progress.read_text().splitlines()) if progress.exists() else 0
-            if done >= count:
-                return done
-            assert time.monotonic() < deadline
-            assert run.poll() is None
-            time.sleep(0.05)
+    def wait_for_iterations(count: int) -> None:
+        wait_until(lambda: run.poll() is not None or num_lines(tmp_path) >= count, timeout_s=60)
+        assert run.poll() is None
 
     with contextlib.ExitStack() as stack:
         try:
@@ -95,7 +88,7 @@ def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
             wait_for_iterations(2)
             assert send_bodies_that_never_end(port, 12, 4.0) > LONGEST
             assert peak_bytes(run.pid) - before < 350_000_000
-            wait_for_iterations(wait_for_iterations(0) + 3)
+            wait_for_iterations(num_lines(tmp_path) + 3)
             run.send_signal(signal.SIGINT)
             assert run.wait(60) == 130
             assert honest.wait(20) == 0

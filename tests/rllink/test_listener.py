@@ -18,7 +18,7 @@ from runner.rllink.client import Client, RLlinkError
 from runner.rllink.client.frames import frame
 from runner.rllink.listener import Admission, Allowance, Listener, Unseated, network_of
 from tests.conftest import wait_until
-from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.conftest import RawClient, Served, episode, served_for_long
 
 
 class Ending(asyncio.Protocol):
@@ -47,15 +47,8 @@ def test_a_listener_that_closes_leaves_no_accepted_socket(num_turns: int) -> Non
 
 
 Serve = Callable[..., Served]
-OFF = "rllink.force_on_policy=false"
 TOKEN = "rllink.token=secret"
 OTHER_ADDRESS = "127.0.0.2"  # of this machine, like all of 127/8
-
-
-def served_for_long(serve: Serve, *overrides: str) -> Served:
-    served = serve(OFF, *overrides)
-    served.sample(10**6)
-    return served
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.experiment.trainer import Trainer
 from runner.offline.reading.source import open_source
-from tests.conftest import ROOT, WAIT_S, wait_until
+from tests.conftest import ROOT, WAIT_S, num_lines, wait_until
 from tests.rllink.conftest import RawClient, episode
 from tests.rllink.test_restart import part, wait_for
 from tests.rllink.test_runs import CLIENT, EXTERNAL
@@ -251,11 +250,7 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
     try:
         for address in wait_for(run_dir / "rllink.json")["addresses"]:
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", address.rpartition(":")[2]]))
-        progress = run_dir / "progress.jsonl"
-        deadline = time.monotonic() + 90
-        while not progress.exists() or len(progress.read_text().splitlines()) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: num_lines(run_dir) >= 3)
         server.send_signal(how)
         server.wait(30)
         for client in clients:

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.rllink.client import Client
 from runner.rllink.journal import Journal, Record
-from tests.conftest import ROOT, WAIT_S
+from tests.conftest import ROOT, WAIT_S, num_lines, wait_until
 from tests.rllink.conftest import RawClient, Served, episode
 from tests.rllink.test_extensions import hello
 
@@ -185,11 +184,7 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
         port = int(wait_for(run_dir / "rllink.json")["addresses"][0].rpartition(":")[2])
         script = ROOT / "examples" / "external" / "cartpole_client.py"
         client = subprocess.Popen([sys.executable, script, "--port", str(port)], stdout=subprocess.PIPE, text=True)
-        progress = run_dir / "progress.jsonl"
-        deadline = time.monotonic() + 60
-        while not progress.exists() or len(progress.read_text().splitlines()) < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: num_lines(run_dir) >= 5)
         server.send_signal(signal.SIGKILL)
         server.wait(WAIT_S)
         resume = [*command, "resume", str(run_dir), f"env.port={port}"]
@@ -208,13 +203,10 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
     assert lines[-1]["num_env_steps_sampled_lifetime"] <= lines[-1]["rllink/num_env_steps_received"]
 
 
-def wait_for(path: Path, timeout_s: float = WAIT_S) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().endswith("\n"):
-            return json.loads(path.read_text())
-        time.sleep(0.05)
-    pytest.fail(f"{path} was not written in {timeout_s:g} s")
+def wait_for(path: Path) -> Any:
+    """Return the content of a JSON file that another process writes."""
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return json.loads(path.read_text())
 
 
 def test_a_client_that_cannot_come_back_says_so(serve: Serve) -> None:

@@ -20,7 +20,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.paths import local_copy_of
 from runner.storage import uploads
 from runner.storage.stored_files import open_store, run_dir_of, url_of_run
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, lines_of
 from tests.support.problems import Including, assert_error, shown_problems
 
 Run = Callable[..., Outcome]
@@ -180,8 +180,8 @@ def test_a_run_goes_on_from_the_store_bit_for_bit(
     assert outcome.code == 0, outcome.err
     run_dir = other_machine / "outputs/a/run"
     assert f"into {run_dir}" in outcome.err
-    expected = [without_times(line) for line in progress_of(tmp_path / "straight")]
-    assert [without_times(line) for line in progress_of(run_dir)] == expected
+    expected = lines_of(tmp_path / "straight")
+    assert lines_of(run_dir) == expected
     name = f"checkpoints/iteration_{last:06d}"
     assert _digests(run_dir / name) == _digests(tmp_path / "straight" / name)
     evaluated = run_main("evaluate", "faulty://runs/a/run", "evaluation.evaluation_duration=1")
@@ -405,8 +405,8 @@ def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
     outcome = run_main("resume", f"file://{bucket}/run", "hydra.run.dir=run", bound)
     assert outcome.code == 0, outcome.err
     assert run_main(*START, "hydra.run.dir=straight", bound).code == 0
-    expected = [without_times(line) for line in progress_of(tmp_path / "straight")]
-    assert [without_times(line) for line in progress_of(tmp_path / "run")] == expected
+    expected = lines_of(tmp_path / "straight")
+    assert lines_of(tmp_path / "run") == expected
 
 
 def test_a_local_store_has_the_old_record_until_it_has_the_new_one(tmp_path: Path) -> None:

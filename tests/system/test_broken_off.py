@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from runner import interrupts
-from runner.checkpoints import read_manifest
 from runner.experiment import trainer as trainer_module
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, marked_but, progress_of, result_of, without_times
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, marked_but, result_of, wait_until
+from tests.support.resuming import assert_resumes_after_a_signal
 
 Run = Callable[..., Outcome]
 _SHORT = ("tracking=none", "evaluation.evaluation_interval=null", "stop.env_runners.episode_return_mean=1000")
@@ -39,19 +39,6 @@ STARTS = {
 }
 
 
-def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a SIGTERM be overdue when an operator asks for the `call`-th time."""
-    calls: list[int] = []
-
-    def is_overdue() -> bool:
-        calls.append(len(calls) + 1)
-        if len(calls) == call:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return len(calls) >= call
-
-    monkeypatch.setattr(trainer_module, "is_overdue", is_overdue)
-
-
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -69,31 +56,9 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
         *(pytest.param("ahead", call, marks=[pytest.mark.slow, pytest.mark.ray]) for call in (20, 21, 22)),
     ],
 )
-def test_the_rest_of_an_iteration_is_for_the_resumed_run(
-    name: str, call: int, run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rest_of_an_iteration_is_for_the_resumed_run(name: str, call: int, run_main: Run, tmp_path: Path) -> None:
     start = (*STARTS[name], "checkpoint.every_iterations=1", "checkpoint.keep_best=0")
-    straight = run_main(*start, "hydra.run.dir=straight", "stop.training_iteration=4")
-    assert straight.code == 0, straight.err
-    with monkeypatch.context() as patch:
-        _end_at(call, patch)
-        outcome = run_main(*start, "hydra.run.dir=run", "stop.training_iteration=4")
-    assert (outcome.code, outcome.err) == (130, "")
-    run_dir = tmp_path / "run"
-    done = len(progress_of(run_dir)) if (run_dir / "progress.jsonl").exists() else 0
-    assert result_of(run_dir)["stop_reason"] == f"SIGTERM within iteration {done + 1}"
-    assert checkpoints_of(run_dir)[-1] == f"iteration_{done:06d}"
-    resumed = run_main("resume", "run")
-    assert resumed.code == 0, resumed.err
-    expected, lines = progress_of(tmp_path / "straight"), progress_of(run_dir)
-    assert [without_times(line) for line in lines] == [without_times(line) for line in expected]
-    assert _digests(run_dir) == _digests(tmp_path / "straight")
-
-
-def _digests(run_dir: Path) -> dict[str, str]:
-    """Digests of the files of iteration 4 that have no seconds in them."""
-    files = read_manifest(run_dir / "checkpoints" / "iteration_000004")["files"]
-    return {name: digest for name, digest in files.items() if name.split(".")[0] not in ("metrics", "plan")}
+    assert_resumes_after_a_signal(run_main, tmp_path, *start, module=trainer_module, call=call, place="within")
 
 
 def test_a_short_iteration_ends(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,13 +87,8 @@ def test_a_long_iteration_of_a_real_process(start_main: Callable[..., Any], tmp_
     start = ("algorithm.min_sample_timesteps_per_iteration=100000000", "hydra.run.dir=run")
     bucket = tmp_path / "bucket"
     process = start_main(*STARTS["a2c"], *start, f"checkpoint.upload_to=file://{bucket}")
-    deadline = time.monotonic() + WAIT_S
-    while (
-        "stop when" not in (tmp_path / "run/runner.log").read_text() if (tmp_path / "run/runner.log").exists() else True
-    ):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
+    log = tmp_path / "run/runner.log"
+    wait_until(lambda: log.exists() and "stop when" in log.read_text(), process)
     time.sleep(2.0)
     asked_s = time.monotonic()
     process.send_signal(signal.SIGTERM)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 import pytest
 
@@ -16,9 +15,8 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules
-from runner.modules.multi_rl_module import ALL_MODULES
 from tests.conftest import Outcome
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 SHORT = (
     "tracking=none",
@@ -59,12 +57,7 @@ def test_a_run_resumes_exactly(run: Run, tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["state", "teams", "agents that end, with memory"])
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None, name: str) -> None:
-    results = []
-    for engine in ("inline", "ray"):
-        with trainer_of(RUNS[name], "env_runners.num_env_runners=2", f"engine={engine}") as trainer:
-            results.append((train(trainer, 2), trainer.learners.get_weights()[ALL_MODULES]))
-    assert results[0][0] == results[1][0]
-    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert_same_on_ray(partial(trainer_of, RUNS[name], "env_runners.num_env_runners=2"), 2)
 
 
 def test_a_team_shares_its_return() -> None:

@@ -25,7 +25,6 @@ def learner_connector(name: str) -> str:
 
 
 REWARDS = learner_connector("RewardSum")
-WITHOUT_ADVANTAGES = "connectors.learner=[{remove: GeneralAdvantageEstimation}]"
 REPORTING = (POSITIONS, ACTIONS, REWARDS)
 
 

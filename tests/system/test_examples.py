@@ -7,8 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,13 +18,12 @@ import yaml  # type: ignore[import-untyped]
 from runner.config.offline import OfflineConfig
 from runner.offline.writing.conversion import convert
 from tests.cluster.host import environment_of, hosted_ray
-from tests.conftest import QUICK, ROOT, WAIT_S, marked_but, result_of
+from tests.conftest import QUICK, ROOT, marked_but, result_of, run_process
 
 CI = ROOT / "examples" / "ci"
 CLUSTER = ROOT / "examples" / "cluster"
 CORRIDOR = ROOT / "examples" / "corridor"
 RECORDED_DATA = ROOT / "examples" / "recorded_data"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 ITEM_BY_ITEM = (
@@ -39,10 +37,7 @@ ITEM_BY_ITEM = (
 def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     run_dir = tmp_path / "run"
     arguments = ["+experiment=corridor", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
-    arguments += overrides
-    command = [sys.executable, "-m", "runner", *arguments]
-    result = subprocess.run(command, cwd=CORRIDOR, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    run_process(CORRIDOR, *arguments, *overrides)
     assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
@@ -50,20 +45,14 @@ def test_a_callback_reports_why_episodes_end(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     short = ["stop.training_iteration=2", "evaluation.evaluation_interval=null", "algorithm.num_epochs=1"]
     arguments = ["+experiment=falls", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}", *short]
-    command = [sys.executable, "-m", "runner", *arguments]
-    folder = ROOT / "examples" / "callbacks"
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    run_process(ROOT / "examples" / "callbacks", *arguments)
     found = result_of(run_dir)
     assert found["callbacks/fell"] > 0.9  # episodes of random actions end so, and not at the edge of the track
     assert 12 < found["callbacks/largest_angle"] < 20
 
 
 def test_the_maze_is_an_environment_that_keeps_the_rules() -> None:
-    command = [sys.executable, "-m", "runner", "check-env", "maze.Maze"]
-    folder = ROOT / "examples" / "own_environment"
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_process(ROOT / "examples" / "own_environment", "check-env", "maze.Maze")
     assert result.stdout.startswith("maze.Maze: usable")
 
 
@@ -80,9 +69,7 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     results = []
     for name, overrides in {"own": [], "ours": ["algorithm=a2c", *values]}.items():
         arguments = ["+experiment=my_a2c_cartpole", "--config-dir", ".", *short, *overrides]
-        command = [sys.executable, "-m", "runner", *arguments, f"hydra.run.dir={tmp_path / name}"]
-        result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-        assert result.returncode == 0, result.stderr
+        run_process(folder, *arguments, f"hydra.run.dir={tmp_path / name}")
         results.append(result_of(tmp_path / name))
     own, ours = results
     for name in ("policy_loss", "vf_loss", "entropy"):
@@ -98,9 +85,7 @@ def test_td3_from_scratch_trains_compiled_and_is_exported(tmp_path: Path) -> Non
     short += ["algorithm.min_sample_timesteps_per_iteration=40", "evaluation.evaluation_duration=1", "tracking=none"]
     train = ["+experiment=my_td3_pendulum", "--config-dir", ".", *short, f"hydra.run.dir={run_dir}"]
     for arguments in (train, ["export", str(run_dir), str(tmp_path / "policy.onnx"), "--trust"]):
-        command = [sys.executable, "-m", "runner", *arguments]
-        result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-        assert result.returncode == 0, result.stderr
+        run_process(folder, *arguments)
     assert result_of(run_dir)["learners/default_policy/critic_loss"] > 0
 
 
@@ -120,26 +105,15 @@ def test_own_modules_and_connectors_train_and_are_exported(tmp_path: Path, folde
     run_dir = tmp_path / "run"
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]
     for command in (arguments, ["export", str(run_dir), str(tmp_path / "policy.onnx"), "--trust"]):
-        result = subprocess.run(
-            [sys.executable, "-m", "runner", *command],
-            cwd=ROOT / "examples" / folder,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-        )
-        assert result.returncode == 0, result.stderr
+        run_process(ROOT / "examples" / folder, *command)
 
 
 @pytest.mark.slow
 def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "shared_critic", tmp_path / "run"
     assert len((folder / "shared_critic.py").read_text().splitlines()) < 60
-    command = [sys.executable, "-m", "runner", "+experiment=two_switches", "--config-dir", ".", "tracking=none"]
-    environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
-    command += [f"hydra.run.dir={run_dir}"]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    arguments = ["+experiment=two_switches", "--config-dir", ".", "tracking=none", f"hydra.run.dir={run_dir}"]
+    run_process(folder, *arguments, env={"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"})
     assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
@@ -147,10 +121,8 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
 @pytest.mark.parametrize("experiment", ["whispers", "opponents"])
 def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experiment: str) -> None:
     folder, run_dir = ROOT / "examples" / "agents", tmp_path / "run"
-    command = [sys.executable, "-m", "runner", f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none"]
-    command += [f"hydra.run.dir={run_dir}"]
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
+    run_process(folder, *arguments)
     assert result_of(run_dir)["stop_reason"].startswith("mean return ")
 
 
@@ -164,7 +136,7 @@ def recorded_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pa
     folder = tmp_path_factory.mktemp("recorded") / "example"
     shutil.copytree(RECORDED_DATA, folder)
     for script in ("pictures.py", "sources.py"):
-        subprocess.run([sys.executable, script], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
+        run_process(folder, program=[script])
     recorded = str(ROOT / "tests" / "data" / "rllib_cartpole_episodes")
     convert(OfflineConfig(input_=recorded, output=str(folder / "episodes")))
     with hosted_ray(folder) as (ray_folder, address):
@@ -179,22 +151,20 @@ def test_recorded_data_through_parts_of_ones_own(
 ) -> None:
     folder, environment = recorded_data
     overrides = ["offline.input_=episodes"] if experiment in OF_RECORDED_EPISODES else []
-    learns_what_was_recorded(experiment, folder, environment, tmp_path / "run", overrides)
+    learns_what_was_recorded(experiment, folder, tmp_path / "run", *overrides, env=environment)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_recorded_text_in_a_ray_of_the_runs_own(tmp_path: Path) -> None:
-    learns_what_was_recorded("sentences", RECORDED_DATA, ENVIRONMENT, tmp_path / "run")
+    learns_what_was_recorded("sentences", RECORDED_DATA, tmp_path / "run")
 
 
 def learns_what_was_recorded(
-    experiment: str, folder: Path, environment: dict[str, str], run_dir: Path, overrides: Sequence[str] = ()
+    experiment: str, folder: Path, run_dir: Path, *overrides: str, env: dict[str, str] | None = None
 ) -> None:
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
-    command = [sys.executable, "-m", "runner", *arguments, *overrides]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    result = run_process(folder, *arguments, *overrides, env=env)
     assert result_of(run_dir)["stop_reason"].startswith("mean evaluation return ")
     assert "WARNING" not in result.stderr
     assert "core_worker" not in result.stderr
@@ -218,14 +188,7 @@ def test_the_jobs_of_ci_systems(tmp_path: Path) -> None:
     for command, overrides in ((validate, []), (train, quick)):
         program, *arguments = shlex.split(command)
         assert program == "runner"
-        result = subprocess.run(
-            [sys.executable, "-m", "runner", *arguments, *overrides],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-        )
+        result = run_process(tmp_path, *arguments, *overrides, exit_code=None)
         codes[command] = result.returncode, result.stderr
     assert codes == {validate: (0, ""), train: (3, "")}
     assert result_of(tmp_path / "results" / "run")["status"] == "finished"
@@ -259,7 +222,5 @@ def test_the_files_of_clusters_are_read() -> None:
 @pytest.mark.parametrize("file", ["ray_job.yaml", "slurm.sh"])
 def test_the_runs_of_clusters_are_valid(file: str) -> None:
     (arguments,) = re.findall(r"runner train (.*?) \"?hydra\.run\.dir", (CLUSTER / file).read_text(), re.DOTALL)
-    command = [sys.executable, "-m", "runner", "validate", *arguments.split()]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
-    assert result.returncode == 0, result.stderr
+    run_process(ROOT, "validate", *arguments.split())
     assert "ray.address=auto" in arguments

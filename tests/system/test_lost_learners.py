@@ -17,14 +17,14 @@ from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, with
 from tests.support.problems import shown_problems, without_node
 from tests.system.test_several_learners import BC, PPO
 
-pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
+]
 
 RESTARTS = "fault_tolerance/num_learner_restarts"
 ONLINE = (*PPO, "algorithm.train_batch_size_per_learner=200", "algorithm.minibatch_size=50")  # 8 passes an update
-
-
-@pytest.fixture(autouse=True)
-def _cluster(ray_cluster: None) -> None: ...
 
 
 @pytest.fixture

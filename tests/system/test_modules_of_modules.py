@@ -30,7 +30,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times
 from tests.support.coded_agents import make_coded_run
-from tests.support.resuming import assert_resumes_exactly, train
+from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 AGENTS = "ppo_multi_agent_cartpole"
 MODULES = "tests.support.joint_modules"
@@ -105,12 +105,7 @@ def test_metrics_are_by_module() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None) -> None:
-    results = []
-    for engine in ("inline", "ray"):
-        with trainer_of(*CRITIC, "env_runners.num_env_runners=2", f"engine={engine}") as trainer:
-            results.append((train(trainer, 2), trainer.learners.get_weights()[ALL_MODULES]))
-    assert results[0][0] == results[1][0]
-    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert_same_on_ray(partial(trainer_of, *CRITIC, "env_runners.num_env_runners=2"), 2)
 
 
 @pytest.mark.slow

@@ -17,7 +17,13 @@ from runner.environments import MultiAgentCartPole
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, marked_but, progress_of, without_times
-from tests.support.resuming import assert_resumes_exactly, assert_same_weights, train
+from tests.support.resuming import (
+    assert_command_resumes_exactly,
+    assert_resumes_exactly,
+    assert_same_runs,
+    assert_same_weights,
+    train,
+)
 
 CARTPOLES, SHARED = "ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared"
 OWN_ALGORITHMS = "ppo_dqn_multi_agent_cartpole"
@@ -50,13 +56,8 @@ def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: 
 @pytest.mark.slow
 def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     arguments = (f"+experiment={CARTPOLES}", *QUICK, "evaluation.evaluation_interval=2")
-    assert run_main(*arguments, "stop.training_iteration=3", "hydra.run.dir=straight").code == 0
-    assert run_main(*arguments, "stop.training_iteration=2", "hydra.run.dir=run").code == 0
-    outcome = run_main("resume", "run", "stop.training_iteration=3")
-    assert outcome.code == 0, outcome.err
-    straight, resumed = (list(map(without_times, progress_of(tmp_path / name))) for name in ("straight", "run"))
-    assert resumed == straight
-    assert straight[1]["evaluation/env_runners/num_episodes"] == 10
+    assert_command_resumes_exactly(run_main, tmp_path, *arguments, iterations=(2, 3))
+    assert progress_of(tmp_path / "run")[1]["evaluation/env_runners/num_episodes"] == 10
     kl_coeff = "multi_agent.algorithm_config_overrides_per_module.p0.kl_coeff"
     outcome = run_main("resume", "run", "stop.training_iteration=4", f"{kl_coeff}=0.5")
     assert outcome.code == 2
@@ -83,13 +84,9 @@ def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_remote_learner_updates_each_module_by_its_algorithm(ray_cluster: None) -> None:
-    results = []
-    for num_learners in (0, 1):
-        with trainer_of(f"learners.num_learners={num_learners}", experiment=OWN_ALGORITHMS) as trainer:
-            results.append((train(trainer, 2), trainer.learners.get_weights()))
-    assert results[0][0] == results[1][0]
-    assert_same_weights(results[0][1], results[1][1])
-    assert {"learners/p0/vf_loss", "learners/p1/qf_loss"} <= results[0][0][-1].keys()
+    here, remote = (partial(trainer_of, f"learners.num_learners={num}", experiment=OWN_ALGORITHMS) for num in (0, 1))
+    results = assert_same_runs([here, remote], 2)
+    assert {"learners/p0/vf_loss", "learners/p1/qf_loss"} <= results[-1].keys()
 
 
 # -- modules that differ -------------------------------------------------------------------------------------------

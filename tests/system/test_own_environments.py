@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.conftest import QUICK, Outcome
+from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.system.test_own_environments"
 
@@ -33,16 +34,12 @@ OWN = (
 def test_stopped_and_resumed_is_straight_and_its_policy_is_evaluated_and_recorded(
     run_main: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    straight, stopped, data = tmp_path / "straight", tmp_path / "stopped", tmp_path / "data"
-    assert run_main(*OWN, "stop.training_iteration=4", f"hydra.run.dir={straight}").code == 0
-    assert run_main(*OWN, "stop.training_iteration=2", f"hydra.run.dir={stopped}").code == 0
-    assert run_main("resume", str(stopped), "stop.training_iteration=4").code == 0
-    assert list(map(without_times, progress_of(stopped))) == list(map(without_times, progress_of(straight)))
-    evaluated = run_main("evaluate", str(stopped), "evaluation.evaluation_duration=3")
+    assert_command_resumes_exactly(run_main, tmp_path, *OWN, iterations=(2, 4))
+    evaluated = run_main("evaluate", "run", "evaluation.evaluation_duration=3")
     assert evaluated.code == 0, evaluated.err
-    record = json.loads((stopped / "evaluations.jsonl").read_text())
+    record = json.loads((tmp_path / "run" / "evaluations.jsonl").read_text())
     assert record["episode_len_max"] <= 20
-    recorded = run_main("record", str(stopped), f"offline.output={data}", "evaluation.evaluation_duration=3")
+    recorded = run_main("record", "run", "offline.output=data", "evaluation.evaluation_duration=3")
     assert recorded.code == 0, recorded.err
     assert "3 episodes" in recorded.out
 

@@ -19,7 +19,7 @@ from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_o
 from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems, without_node
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 Run = Callable[..., Outcome]
 NUM_ENVS = 2
@@ -41,10 +41,6 @@ FAULT_STEP = 70
 
 def _fault(name: str, step: int = FAULT_STEP) -> str:
     return f"env.env_config={{fault: {name}, fault_step: {step}, fault_seed: {VICTIM}}}"
-
-
-@pytest.fixture(autouse=True)
-def _cluster(ray_cluster: None) -> None: ...
 
 
 def _trainer(*overrides: str) -> Trainer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,20 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import (
+    QUICK,
+    WAIT_S,
+    Outcome,
+    checkpoints_of,
+    lines_of,
+    num_lines,
+    progress_of,
+    result_of,
+    wait_until,
+    without_times,
+)
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
-from tests.support.resuming import assert_resumes_exactly
+from tests.support.resuming import assert_command_resumes_exactly, assert_resumes_exactly
 
 Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -35,10 +45,6 @@ CRASHING = [
 ]
 
 
-def _lines(run_dir: Path) -> list[dict[str, Any]]:
-    return [without_times(line) for line in progress_of(run_dir)]
-
-
 @pytest.fixture
 def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """The lines of a run that was not interrupted."""
@@ -46,7 +52,7 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
     def run(iterations: int, *overrides: str) -> list[dict[str, Any]]:
         outcome = run_main(*TRAIN, *overrides, f"stop.training_iteration={iterations}", "hydra.run.dir=straight")
         assert outcome.code == 0, outcome.err
-        return _lines(tmp_path / "straight")
+        return lines_of(tmp_path / "straight")
 
     return run
 
@@ -100,7 +106,7 @@ def test_resume_on_the_command_line(
     assert outcome.code == 0, outcome.err
     assert "  stop.training_iteration  4 -> 6" in outcome.out.splitlines()
     assert f"resume {tmp_path / 'run' / 'checkpoints' / 'iteration_000004'}" in outcome.out
-    assert _lines(tmp_path / "run") == expected
+    assert lines_of(tmp_path / "run") == expected
     assert result_of(tmp_path / "run")["status"] == "finished"
     times = [line["time_total_s"] for line in progress_of(tmp_path / "run")]
     assert times == sorted(times), "time goes on"
@@ -108,27 +114,11 @@ def test_resume_on_the_command_line(
 
 @pytest.mark.ray
 def test_ray_runners_go_on_bit_for_bit(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:
-    remote = ("env_runners.num_env_runners=2", "connectors=mean_std_filter")
-    assert run_main(*TRAIN, *remote, "stop.training_iteration=4", "hydra.run.dir=straight").code == 0
-    assert run_main(*TRAIN, *remote, "stop.training_iteration=2", "hydra.run.dir=run").code == 0
-    assert run_main("resume", "run", "stop.training_iteration=4", "engine=inline").code == 0
-    assert _lines(tmp_path / "run") == _lines(tmp_path / "straight")
+    remote = (*TRAIN, "env_runners.num_env_runners=2", "connectors=mean_std_filter")
+    assert_command_resumes_exactly(run_main, tmp_path, *remote, iterations=(2, 4), resume=["engine=inline"])
 
 
 # -- killed --------------------------------------------------------------------------------------------------------
-
-
-def _wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_there():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the run did not get there"
-        time.sleep(0.005)
-
-
-def _num_lines(run_dir: Path) -> int:
-    path = run_dir / "progress.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_sigkill_between_checkpoints(
@@ -136,7 +126,7 @@ def test_sigkill_between_checkpoints(
 ) -> None:
     run_dir = tmp_path / "run"
     process = start_main(*TRAIN, "checkpoint.every_iterations=20", "hydra.run.dir=run")
-    _wait_for(process, lambda: _num_lines(run_dir) > 20 and 3 <= _num_lines(run_dir) % 20 <= 10)
+    wait_until(lambda: num_lines(run_dir) > 20 and 3 <= num_lines(run_dir) % 20 <= 10, process)
     process.kill()
     process.wait()
     killed_after = len(progress_of(run_dir))
@@ -145,7 +135,7 @@ def test_sigkill_between_checkpoints(
     assert saved < killed_after, "lines beyond the checkpoint must be there for this test to mean something"
     outcome = run_main("resume", "run", f"stop.training_iteration={killed_after + 2}")
     assert outcome.code == 0, outcome.err
-    lines = _lines(run_dir)
+    lines = lines_of(run_dir)
     assert [line["training_iteration"] for line in lines] == list(range(1, killed_after + 3))
     assert lines == straight(killed_after + 2)
 
@@ -160,7 +150,7 @@ def test_a_signal_ends_with_a_checkpoint(
 ) -> None:
     run_dir = tmp_path / "run"
     process = start_main(*TRAIN, "checkpoint.every_iterations=null", "hydra.run.dir=run")
-    _wait_for(process, lambda: _num_lines(run_dir) >= 2)
+    wait_until(lambda: num_lines(run_dir) >= 2, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, err) == (130, "")
@@ -171,7 +161,7 @@ def test_a_signal_ends_with_a_checkpoint(
     assert checkpoints_of(run_dir) == [f"iteration_{done:06d}"]
     assert Path(result["checkpoint"]).name == f"iteration_{done:06d}"
     assert run_main("resume", "run", f"stop.training_iteration={done + 2}").code == 0
-    assert _lines(run_dir) == straight(done + 2)
+    assert lines_of(run_dir) == straight(done + 2)
 
 
 # -- overrides -----------------------------------------------------------------------------------------------------
@@ -184,12 +174,12 @@ def run_dir(copy_of_run: Callable[..., Path]) -> Path:
 
 
 def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Path) -> None:
-    before = _lines(run_dir)
+    before = lines_of(run_dir)
     (run_dir / "result.json").unlink()
     outcome = run_main("resume", str(run_dir))
     assert outcome.code == 0, outcome.err
     assert "configuration unchanged" in outcome.out
-    assert _lines(run_dir) == before
+    assert lines_of(run_dir) == before
     assert result_of(run_dir)["status"] == "finished"
     assert checkpoints_of(run_dir) == ["iteration_000002"]
 
@@ -411,21 +401,21 @@ def test_resume_elsewhere(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     assert [line["training_iteration"] for line in progress_of(tmp_path / "new")] == [1, 2, 3]
     assert checkpoints_of(tmp_path / "new") == ["iteration_000003"]
     assert run_main("resume", str(run_dir), "stop.training_iteration=3").code == 0
-    assert _lines(run_dir) == _lines(tmp_path / "new")
+    assert lines_of(run_dir) == lines_of(tmp_path / "new")
 
 
 def test_going_back_to_an_older_checkpoint(run_main: Run, run_dir: Path) -> None:
     resumed = run_main("resume", str(run_dir), "stop.training_iteration=5", "checkpoint.every_iterations=1")
     assert resumed.code == 0, resumed.err
-    expected = _lines(run_dir)
+    expected = lines_of(run_dir)
     assert checkpoints_of(run_dir)[-2:] == ["iteration_000004", "iteration_000005"]
     outcome = run_main("resume", str(run_dir / "checkpoints" / "iteration_000004"), "stop.training_iteration=5")
     assert outcome.code == 0, outcome.err
-    assert _lines(run_dir) == expected
+    assert lines_of(run_dir) == expected
     back = run_main("resume", str(run_dir / "checkpoints" / "iteration_000004"), "algorithm.lr=1e-2")
     assert back.code == 0, back.err
-    assert _lines(run_dir)[:4] == expected[:4]
-    assert _lines(run_dir)[4] != expected[4]
+    assert lines_of(run_dir)[:4] == expected[:4]
+    assert lines_of(run_dir)[4] != expected[4]
 
 
 def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
 from runner.module_building import build_modules
 from tests.conftest import ROOT, without_times
+from tests.support.resuming import assert_same_runs
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
@@ -150,11 +152,8 @@ def test_a_fixed_factor_needs_no_other_rows_and_one_learner_has_all() -> None:
 @ray_test
 def test_one_remote_learner_gives_the_numbers_of_a_local_one(ray_cluster: None) -> None:
     overrides = [*PPO, "algorithm.train_batch_size_per_learner=400", NOISE]
-    lines = []
-    for num_learners in (0, 1):
-        with Trainer.from_experiment("ppo_cartpole", [*overrides, f"learners.num_learners={num_learners}"]) as trainer:
-            lines.append([without_times(trainer.train()) for _ in range(2)])
-    assert lines[0] == lines[1]
+    of_learners = ([*overrides, f"learners.num_learners={number}"] for number in (0, 1))
+    assert_same_runs([partial(Trainer.from_experiment, "ppo_cartpole", own) for own in of_learners], 2)
 
 
 @ray_test

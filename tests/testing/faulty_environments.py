@@ -69,12 +69,6 @@ class ReturnsNaN(Walk):
         return np.array([0.0, np.nan], np.float32), *others
 
 
-class RewardsWithArrays(Walk):
-    def step(self, action: Any) -> Any:
-        obs, reward, *others = super().step(action)
-        return obs, np.array([reward]), *others
-
-
 class RewardsWithInfinity(Walk):
     def step(self, action: Any) -> Any:
         obs, _, *others = super().step(action)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +19,6 @@ from tests.offline.small_mdp import BEHAVIOUR, CHAIN, GAMMA, TARGET, Episodes
 
 ONE_HOT = gym.spaces.Box(0.0, 1.0, (3,), np.float32)
 TABLE = FittedQConfig(lr=0.05, num_updates=1500, target_update_period=20, network=ModuleConfig(fcnet_hiddens=[]))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads would wait for each other at every tiny layer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _transitions(episodes: Episodes, start: int = 0) -> Transitions:

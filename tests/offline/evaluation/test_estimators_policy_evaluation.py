@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +26,6 @@ FITTED_Q = FittedQConfig(lr=0.05, num_updates=400, network=ModuleConfig(fcnet_hi
 # For tests that compare two results, whatever they are.
 UNFITTED_Q = replace(FITTED_Q, num_updates=20)
 TRUE_VALUE = CHAIN.value(TARGET)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads would wait for each other at every tiny layer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class TablePolicy(RLModule):

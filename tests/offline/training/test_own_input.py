@@ -16,10 +16,10 @@ from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Spaces
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
-from tests.conftest import without_times
 from tests.offline import own_sources
 from tests.offline.blocks import flat_block
 from tests.offline.own_sources import write_steps
+from tests.support.resuming import train
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
@@ -33,10 +33,6 @@ SMALL = (
 )
 STREAMED = ("offline.materialize_mapped_data=false", "offline.dataset_num_iters_per_learner=3")
 ENDLESS = f"offline.input_={{_target_: {MODULE}.cartpole_episodes, lengths: [20, 30], is_endless: true}}"
-
-
-def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
 
 
 def opened(**target: Any) -> Any:
@@ -87,19 +83,19 @@ def test_an_interrupted_run_goes_on_in_a_stream_without_end(ray_cluster: None, n
         "learners.num_cpus_per_learner=0.1",
     ]
     with Trainer.from_experiment("bc_cartpole", overrides) as first:
-        lines = trained(first, 2)
+        lines = train(first, 2)
         state = first.get_state()
-        following = trained(first, 2)
+        following = train(first, 2)
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 3 * 64 * max(1, num_learners)
     with Trainer.from_experiment("bc_cartpole", overrides) as second:
         second.set_state(state)
-        assert trained(second, 2) == following
+        assert train(second, 2) == following
 
 
 def test_a_stream_that_ends_begins_again(ray_cluster: None) -> None:
     finite = f"offline.input_={{_target_: {MODULE}.cartpole_episodes, lengths: [20, 30]}}"
     with Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, finite]) as trainer:
-        lines = trained(trainer, 2)
+        lines = train(trainer, 2)
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 3 * 64  # more than seven passes
 
 
@@ -107,7 +103,7 @@ def test_a_stream_that_ends_begins_again(ray_cluster: None) -> None:
 def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) -> None:
     nameless = f"offline.input_={{_target_: {MODULE}.nameless_episodes, length: 200}}"
     with Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as first:
-        trained(first, 1)
+        train(first, 1)
         state = first.get_state()
     with (
         Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as second,
@@ -131,13 +127,13 @@ def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
         "offline.dataset_num_iters_per_learner=null",
     ]
     with Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as first:
-        lines = trained(first, 2)
+        lines = train(first, 2)
         state = first.get_state()
-        following = trained(first, 1)
+        following = train(first, 1)
     assert [line["num_env_steps_sampled"] for line in lines] == [150, 150]
     with Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as second:
         second.set_state(state)
-        assert trained(second, 1) == following
+        assert train(second, 1) == following
     (tmp_path / "steps.db").unlink()
     write_steps(tmp_path / "steps.db", [41, 50, 60])
     with (
@@ -158,11 +154,11 @@ def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
     pq.write_table(episodes_to_table(flat_block([40, 50, 60])), tmp_path / "episodes.parquet")
     folder = [*SMALL, f"offline.input_={tmp_path}", "offline.dataset_num_iters_per_learner=2"]
     with Trainer.from_experiment("bc_cartpole", folder) as trainer:
-        expected = trained(trainer, 2)
+        expected = train(trainer, 2)
     with Trainer.from_experiment(
         "bc_cartpole", [*folder, f"offline.input_read_method={MODULE}.read_episodes_of", *more]
     ) as trainer:
-        assert trained(trainer, 2) == expected
+        assert train(trainer, 2) == expected
 
 
 @pytest.mark.parametrize(

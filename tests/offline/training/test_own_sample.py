@@ -13,7 +13,8 @@ from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from runner.offline import OfflineData
 from runner.streams import random_stream
-from tests.offline.training.test_training import SMALL, trained
+from tests.offline.training.test_training import SMALL
+from tests.support.resuming import train
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
@@ -58,19 +59,19 @@ def overrides(name: str, *more: str) -> list[str]:
 @pytest.mark.slow
 def test_sampled_rows_are_learned_from_and_an_interrupted_run_goes_on(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", overrides("Doubled")) as first:
-        (line,) = trained(first, 1)
+        (line,) = train(first, 1)
         state = first.get_state()
-        following = trained(first, 2)
+        following = train(first, 2)
     assert line["num_env_steps_sampled"] == 2 * 3 * 512
     with Trainer.from_experiment("bc_cartpole", overrides("Doubled")) as second:
         second.set_state(state)
-        assert trained(second, 2) == following
+        assert train(second, 2) == following
 
 
 @pytest.mark.slow
 def test_rows_that_are_others_than_before_are_refused(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", overrides("Unrepeatable")) as first:
-        trained(first, 1)
+        train(first, 1)
         state = first.get_state()
     with Trainer.from_experiment("bc_cartpole", overrides("Unrepeatable")) as second:
         second.set_state(state)

@@ -17,6 +17,7 @@ from runner.offline.reading.source import open_source
 from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines import SingleAgentObservationPreprocessor
 from tests.conftest import ROOT, without_times
+from tests.support.resuming import train
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
 SMALL = (
@@ -51,23 +52,19 @@ REWARDS = (
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
 
-def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
-
-
 @pytest.mark.slow
 def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: None, tmp_path: Path) -> None:
     overrides = [*SMALL, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", overrides) as straight:
-        expected = trained(straight, 3)
+        expected = train(straight, 3)
     assert [line["num_env_steps_sampled"] for line in expected] == [3614, 3614, 3614]
     with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as first:
-        trained(first, 3)  # in the middle of the second pass
+        train(first, 3)  # in the middle of the second pass
         state = first.get_state()
-        following = trained(first, 2)
+        following = train(first, 2)
     with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as second:
         second.set_state(state)
-        assert trained(second, 2) == following
+        assert train(second, 2) == following
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,7 @@ def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what:
 def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
     overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8", "algorithm.lr=1e-2"]
     with Trainer.from_experiment("marwil_cartpole", overrides) as trainer:
-        lines = trained(trainer, 2)
+        lines = train(trainer, 2)
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 8 * 512  # more than two passes
     name = "learners/default_policy/vf_loss"
     assert lines[1][name] < lines[0][name]
@@ -97,7 +94,7 @@ def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -
 def test_what_connectors_report_on_recorded_data(ray_cluster: None) -> None:
     overrides = [*SMALL, *REWARDS, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", [*overrides, "+stop.connectors.learner.reward_sum=1e9"]) as trainer:
-        for line in trained(trainer, 2):
+        for line in train(trainer, 2):
             assert line["connectors/learner/reward_sum"] == line["num_env_steps_sampled"], "CartPole pays 1 a step"
             assert line["connectors/learner/rows_p90"] > 0, "values that are kept travel with the rows, too"
 
@@ -118,7 +115,7 @@ def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
     workers = ["offline.map_batches_kwargs={concurrency: [1, 2], num_cpus: 0.5}"]
     overrides = [*SMALL, *buffer, *workers, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", overrides) as trainer:
-        (line,) = trained(trainer, 1)
+        (line,) = train(trainer, 1)
     # Ten episodes in two files, two a call, each call samples a batch; a call may or may not reach over files.
     assert line["num_env_steps_sampled"] in (5 * 512, 6 * 512)
 
@@ -175,13 +172,13 @@ def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_clust
     overrides = [*SMALL, FILTER, "offline.dataset_num_iters_per_learner=2", "evaluation.evaluation_interval=1"]
     overrides.remove("evaluation.evaluation_interval=null")
     with Trainer.from_experiment("bc_cartpole", overrides) as first:
-        trained(first, 2)
+        train(first, 2)
         state = first.get_state()
-        following = trained(first, 2)
+        following = train(first, 2)
         evaluated = first.evaluate()
     with Trainer.from_experiment("bc_cartpole", overrides) as second:
         second.set_state(state)
-        assert trained(second, 2) == following
+        assert train(second, 2) == following
         assert without_times(second.evaluate()) == without_times(evaluated)
         assert second.evaluator.env_runners is not None
         (seen,) = second.evaluator.env_runners.shared_state["default_policy"].values()
