@@ -139,7 +139,7 @@ def _watch(folder: Path, arguments: Arguments) -> int:
     from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep
 
     followed = FollowedSweep(folder) if kind == "sweep" else FollowedRun(folder)
-    with _open_server(FollowedFolder(folder, followed), port) as server:
+    with _open_server(FollowedFolder(folder, followed.page), port) as server:
         print(f"page     {server.url}", f"follows  {folder}, until Ctrl-C", sep="\n", flush=True)
         server.serve_until_interrupted()
     return EXIT_INTERRUPTED

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from runner.cli.conditions import Condition
 from runner.config.documents import parse_json
 from runner.durable_files import write_atomically
-from runner.tracking import ProgressLog
 from runner.tracking.headline import ENV_STEPS, TOTAL_S
+from runner.tracking.progress_log import ProgressLog
 
 if TYPE_CHECKING:
     from runner.sweep.statistics import SeedGroup

@@ -22,7 +22,7 @@ def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[
         others: resources of further actors and tasks, which stay reserved.
     """
     free = available_resources_per_node()
-    for other in (*(actor.asked for actor in pending_actors()), *others):
+    for other in (*(actor.resources for actor in pending_actors()), *others):
         _take_place(other, free)
     return next((count for count in range(most) if not _take_place(each, free)), most)
 

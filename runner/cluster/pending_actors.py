@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runner.cluster.node_polling import polling_thread
-from runner.compat.ray_cluster import actor_id, rows_of_pending_actors
+from runner.compat.ray_cluster import PendingActor, actor_id, rows_of_pending_actors
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
@@ -23,15 +23,6 @@ _TITLES = {"EnvRunnerActor": "env runner", "LearnerActor": "learner", "ReplaySha
 _IN_GROUP = "_group_"  # between a resource's name and its placement group's id
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PendingActor:
-    """An actor that waits for resources: its title, and its logical resources by name."""
-
-    actor_id: bytes
-    title: str
-    asked: Mapping[str, float]
 
 
 def waits_reported(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> AbstractContextManager[None]:
@@ -60,10 +51,7 @@ def _report_until(is_over: threading.Event, note: Callable[[str], None], interva
 
 def pending_actors() -> list[PendingActor]:
     """Return the actors of this process for which no node has resources at the moment."""
-    return [
-        PendingActor(row.actor_id, _TITLES.get(row.class_name, row.class_name), _needed(row.resources))
-        for row in rows_of_pending_actors()
-    ]
+    return [replace(row, resources=_needed(row.resources)) for row in rows_of_pending_actors()]
 
 
 def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | None:
@@ -98,7 +86,7 @@ def _needed(required: Mapping[str, float]) -> dict[str, float]:
 
 
 def _needs_text(waiting: Sequence[PendingActor]) -> str:
-    counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)
+    counts = Counter((_TITLES.get(actor.class_name, actor.class_name), _amounts(actor.resources)) for actor in waiting)
     return "; ".join(
         f"{count} {title}{'' if count == 1 else 's'}{' needs' if count == 1 else ', each needs'} {amounts}"
         for (title, amounts), count in counts.items()
@@ -110,7 +98,7 @@ def _free_text(waiting: Sequence[PendingActor]) -> str:
 
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    names = dict.fromkeys((*_ALWAYS_SHOWN, *(name for actor in waiting for name in actor.asked)))
+    names = dict.fromkeys((*_ALWAYS_SHOWN, *(name for actor in waiting for name in actor.resources)))
     return ", ".join(f"{name} {free.get(name, 0.0):g} of {there.get(name, 0.0):g}" for name in names)
 
 

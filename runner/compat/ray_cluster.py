@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PendingActorRow:
+class PendingActor:
     """An actor of this process that no node has started yet, with its logical resources by Ray's names."""
 
     actor_id: bytes
@@ -47,7 +47,7 @@ def available_resources_per_node() -> list[dict[str, float]]:
     return [dict(node) for node in nodes.values()]
 
 
-def rows_of_pending_actors() -> list[PendingActorRow]:
+def rows_of_pending_actors() -> list[PendingActor]:
     """Return the actors of this process that no node has started yet; `ray.util.state.list_actors` would replace it.
 
     Raises:
@@ -63,22 +63,14 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
         from ray.core.generated import gcs_pb2
 
         row_type: Any = gcs_pb2.ActorTableData  # type: ignore[attr-defined]  # generated without types
-        table = _accessor(state).get_actor_table(None, "PENDING_CREATION")
+        table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
         actors = [row_type.FromString(row) for row in table]
         # An actor that waits at a node already has the node's address, but no worker.
         return [
-            PendingActorRow(actor.actor_id, actor.class_name, dict(actor.required_resources))
+            PendingActor(actor.actor_id, actor.class_name, dict(actor.required_resources))
             for actor in actors
             if actor.owner_address.worker_id == this_worker and not actor.address.worker_id
         ]
-
-
-def _accessor(state: Any) -> Any:
-    """Return a connected client of the cluster's head."""
-    if hasattr(state, "_connect_and_get_accessor"):
-        return state._connect_and_get_accessor()
-    state._check_connected()  # Ray 2.51 and older
-    return state.global_state_accessor
 
 
 def actor_id(handle: Any) -> bytes:

@@ -33,27 +33,29 @@ from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes
 from runner.learners.compile_obstacle import find_compile_obstacle
 from runner.locks import FolderLost
-from runner.tracking import (
-    DataSet,
-    DisplayInfo,
-    LoggedDisplay,
-    MLflowSettings,
-    MLflowTracker,
-    ProgressLog,
-    RunStatus,
-    RunSummary,
-    StoreLocation,
-    flatten_parameters,
-    make_display,
-    resolve_store,
-    resume_command,
-    run_info,
-    summary_lines,
-    write_result,
-)
+from runner.tracking.display import DisplayInfo, LoggedDisplay
+from runner.tracking.display_modes import make_display
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
-from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
-from runner.tracking.known_run import RUN_FILE, UnknownRunError, find_original, read_known_run
+from runner.tracking.headline import (
+    ENV_STEPS,
+    EVALUATION_RETURN,
+    RETURN,
+    ROWS_READ,
+    RunSummary,
+    resume_command,
+    summary_lines,
+)
+from runner.tracking.known_run import (
+    RUN_FILE,
+    StoreLocation,
+    UnknownRunError,
+    find_original,
+    read_known_run,
+    resolve_store,
+)
+from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
+from runner.tracking.progress_log import ProgressLog, write_result
+from runner.tracking.run_info import DataSet, flatten_parameters, run_info
 from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's driver process does not import torch

@@ -35,7 +35,7 @@ from runner.plans.shown_plan import ShownPlan
 
 if TYPE_CHECKING:
     from runner.offline.writing.recorder import Recorded
-    from runner.tracking import DataSet
+    from runner.tracking.run_info import DataSet
 
 _log = logging.getLogger(__name__)
 

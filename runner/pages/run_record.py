@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_files import MAX_YAML_BYTES, YAMLError, read_yaml
 from runner.locks import owner_of
 from runner.pages.page import Code, Figure, Section, Text, templates
 from runner.pages.run_data import RunData
-from runner.pages.run_page import run_page
+from runner.pages.run_page import curves_of, run_page
 from runner.tracking.headline import ITERATION, RETURN, count_text, number_text
 from runner.tracking.series import Column, choose_axis, read_columns
-
-if TYPE_CHECKING:
-    from runner.pages.page import Figure
-
 
 _OPEN, _FOLDED = ("Failure", "Learning curves"), ("Evaluation", "Learner")
 
@@ -50,8 +46,6 @@ class RunRecord(RunData):
         Raises:
             UserError: the run does not have one of the metrics.
         """
-        from runner.pages.run_page import curves_of  # imports altair
-
         return curves_of(self, metrics)
 
     def __repr__(self) -> str:
@@ -63,7 +57,6 @@ class RunRecord(RunData):
 
     def _repr_html_(self) -> str:
         """Return the HTML for notebooks: status and curves of the run."""
-
         return run_card(self)
 
 

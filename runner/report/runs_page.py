@@ -13,7 +13,7 @@ import numpy as np
 
 from runner.config.metric_words import title_of
 from runner.pages import charts
-from runner.pages.page import PAGE_SCRIPT, Cell, Content, render_document, templates
+from runner.pages.page import PAGE_SCRIPT, Cell, Content, Table, render_document, templates
 from runner.report.runs_record import MOST_RUNS, RunEntry, RunsRecord, differing_keys
 from runner.report.sweep_record import count_cell, duration_cell, number_cell, shorten, text_cell
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, ITERATION, RETURN, STEPS_PER_S, TOTAL_S
@@ -50,12 +50,13 @@ class RunsPage:
 def runs_page(record: RunsRecord) -> RunsPage:
     """Return the page of the runs."""
     counts = Counter(run.status for run in record.runs)
+    table = Table(_COLUMNS, [_row(number, run) for number, run in enumerate(record.runs)])
     html = _template().render(
         path=str(record.path),
         status=dict(counts.most_common()),
-        columns=_COLUMNS,
-        rows=[_row(number, run) for number, run in enumerate(record.runs)],
-        is_number=[_is_number(record, column) for column in range(len(_COLUMNS))],
+        columns=table.columns,
+        rows=table.rows,
+        is_number=[table.is_number(column) for column in range(len(_COLUMNS))],
         left_out=f"{record.num_left_out} older runs are left out; the page shows at most {MOST_RUNS}."
         if record.num_left_out
         else "",
@@ -93,12 +94,6 @@ def _row(number: int, run: RunEntry) -> list[Cell]:
 
 def _seed_cell(seed: str | None) -> Cell:
     return Cell(seed or "-", float(seed) if seed and seed.isdecimal() else seed)
-
-
-def _is_number(record: RunsRecord, column: int) -> bool:
-    cells = [_row(number, run)[column] for number, run in enumerate(record.runs)]
-    known = [cell for cell in cells if cell.sort is not None]
-    return bool(known) and all(cell.is_number for cell in known)
 
 
 # -- data for the script ----------------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from runner.config.errors import RunnerError
 from runner.config.yaml_files import YAMLError, read_yaml
 from runner.pages.run_record import read_run
+from runner.report.sweep_record import shorten
+from runner.tracking.run_info import flatten_parameters
 from runner.tracking.series import Column, last_values
 
 RUN_FILES = ("progress.jsonl", ".hydra/config.yaml")
@@ -139,21 +140,8 @@ def _read_config(file: Path) -> dict[str, str]:
         content = read_yaml(file)
     except (OSError, ValueError, YAMLError):
         return {}
-    return dict(_flat(content, "")) if isinstance(content, dict) else {}
-
-
-def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted keys of the values that are neither mappings nor empty."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, _text(value)
-
-
-def _text(value: Any) -> str:
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+    values = flatten_parameters(content) if isinstance(content, dict) else {}
+    return {key: shorten(text, _MOST_LETTERS) for key, text in values.items()}
 
 
 def differing_keys(runs: list[RunEntry]) -> list[str]:

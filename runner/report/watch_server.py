@@ -10,13 +10,13 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from runner.config.documents import read_regular
@@ -42,19 +42,8 @@ _FILES = (
 _PAUSE_PER_WORK, _LONGEST_PAUSE_S = 5.0, 15.0
 
 
-class Followed(Protocol):
-    """Content of a folder."""
-
-    def page(self) -> Page:
-        """Return the current page. Only new lines of a progress.jsonl are read.
-
-        Raises:
-            RunnerError, OSError: the folder cannot be read.
-        """
-
-
 class FollowedRun:
-    """A run dir; the page refers to its videos by URL."""
+    """A run dir; the page refers to its videos by URL. Only new lines of progress.jsonl are read for each page."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -106,12 +95,12 @@ class FollowedFolder:
 
     Args:
         folder: folder of the run or the sweep.
-        followed: content of the folder.
+        page_of: returns its current page, or raises `RunnerError` or OSError.
     """
 
-    def __init__(self, folder: Path, followed: Followed) -> None:
+    def __init__(self, folder: Path, page_of: Callable[[], Page]) -> None:
         self._folder = folder
-        self._followed = followed
+        self._page_of = page_of
         self._lock = threading.Lock()
         self._state: object = None
         self._next_s = 0.0  # earliest time of the next rendering, by the monotonic clock
@@ -145,7 +134,7 @@ class FollowedFolder:
 
     def _render(self) -> Update:
         try:
-            page = self._followed.page()
+            page = self._page_of()
             content = render_content(page)
             known = {"html": content.html, "specs": content.specs, "is_running": page.is_running}
             body = json.dumps({**known, "title": f"{page.title} - {page.kind}"}, allow_nan=False).encode()

@@ -14,6 +14,7 @@ from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.checkpoint import MANIFEST
 from runner.checkpoints.files import ALTERED, broken
 from runner.checkpoints.folder import list_checkpoints
+from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
 from runner.locks import LOCK_FILE
 from runner.storage.stored_files import (
@@ -28,7 +29,6 @@ from runner.storage.stored_files import (
 
 _OF_CHECKPOINT = re.compile(rf"(?P<run>.+)/{CHECKPOINTS}(?P<name>iteration_\d+)/*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CHUNK_BYTES = 2**20
 _SHOWN = ("RUN_DIR", "the URL of a run uploaded by checkpoint.upload_to, or of one of its checkpoints")
 
 
@@ -105,7 +105,8 @@ class _Fetch:
             UserError: a run has trained in it that is in another state.
         """
         local = [folder.name for folder in list_checkpoints(run_dir / "checkpoints")]
-        is_ahead = any(name > newest for name in local)
+        # Numbers have six digits, or more from a million on.
+        is_ahead = any((len(name), name) > (len(newest), newest) for name in local)
         is_empty = not local and not (run_dir / "progress.jsonl").exists()  # after a rejected start
         if is_empty or not ((run_dir / LOCK_FILE).exists() or is_ahead):  # an unused copy
             return False
@@ -178,8 +179,6 @@ class _Fetch:
 
 def _store_of(manifest: bytes) -> str | None:
     """Return `checkpoint.upload_to` from a manifest, or None if it is not set."""
-    from runner.config.documents import parse_json
-
     try:
         store = parse_json(manifest)["config"]["checkpoint"]["upload_to"]
     except (ValueError, LookupError, TypeError):
@@ -199,8 +198,5 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def _digest_of(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,8 +24,9 @@ from runner.sweep.space import SEED, Value
 from runner.sweep.statistics import Ranking, estimate_curve, rank_folder
 from runner.sweep.trial_settings import METRICS, STOP_REASON
 from runner.sweep.trials import SweepFolder, Trial
-from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info
 from runner.tracking.headline import ENV_STEPS
+from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
+from runner.tracking.run_info import flatten_parameters, run_info
 from runner.tracking.series import on_common_grid, read_columns
 
 _log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from runner.config.sweep import POPULATIONS
 from runner.sweep.space import SEED, Choices, Combination, Domain, Interval, SearchSpace, Value
 from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, Earlier, TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial, unfinished
-from runner.tracking import ProgressLog, write_result
+from runner.tracking.progress_log import ProgressLog, write_result
 
 
 def coordinates(config: ExperimentConfig, space: SearchSpace, values: Combination) -> dict[str, Value]:

@@ -26,7 +26,7 @@ from runner.sweep.trial_settings import (
     compose_trial,
     remove_clone,
 )
-from runner.tracking import write_result
+from runner.tracking.progress_log import write_result
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from runner.config.required_trust import TrustRequirement
 from runner.config.signatures import foreign_reason, signed
 from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
-from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number, json_value
+from runner.tracking.progress_log import ProgressLog, write_result
 from runner.tracking.series import follow_columns
 
 Status = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]

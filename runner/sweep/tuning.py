@@ -24,7 +24,7 @@ from runner.sweep.schedulers import coordinates
 from runner.sweep.space import SearchSpace, combination_key, without_seed
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
 from runner.sweep.trials import SweepFolder, Trial
-from runner.tracking import RunStatus
+from runner.tracking.mlflow_tracker import RunStatus
 
 _SCRATCH = ".tune-"
 _MOST_WAITING = 1000

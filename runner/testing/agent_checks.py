@@ -207,7 +207,7 @@ class MultiAgentCheck:
         has_ended: set[str] = set()
         num_taken = num_idle = 0
         for step, acting, finished in self._answers(environments):
-            answers.append(_copied(step))
+            answers.append(copy.deepcopy(step))  # the environment may write into it in its next step
             where = "reset" if step.is_reset else "step"
             has_ended = set() if step.is_reset else has_ended
             self._check_answer(step, where, has_ended)
@@ -333,11 +333,6 @@ class _Watched(MultiAgentEnvironments):
             for agent, action in actions.items():
                 self._found.check_action(given[0][agent], action, f"step, agent {agent}")
         return result
-
-
-def _copied(step: EnvStep) -> EnvStep:
-    """Return a copy of the result, since the environment may write into it in its next step."""
-    return copy.deepcopy(step)
 
 
 def _compared(step: EnvStep) -> tuple[Any, ...]:

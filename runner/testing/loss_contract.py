@@ -283,7 +283,7 @@ class _LossContract:
     def stays_on_its_device(self) -> Iterator[Problem]:
         """Check that it mixes no devices and reads no values back, by computing on torch's meta device."""
         rows = self._rows(self._loss())
-        columns = {name: nested.map_leaves(_without_values, column) for name, column in rows.items()}
+        columns = {name: nested.map_leaves(lambda leaf: leaf.to("meta"), column) for name, column in rows.items()}
         with torch.device("meta"):
             module, loss = self._make_module().to("meta"), self._loss()
         try:
@@ -375,7 +375,3 @@ class _LossContract:
         if not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5):
             what = "padded steps of sequences change the gradient"
             yield Problem(what, "__call__", fix="use outputs_at_steps or at_steps of the module to get env steps only")
-
-
-def _without_values(leaf: Tensor) -> Tensor:
-    return leaf.to("meta")

@@ -156,13 +156,11 @@ class _ModuleContract:
         if not self._is_acting:
             return
         batch = self._acting()
-        of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
+        both = (self.module.forward_train, self.module.forward_exploration)
+        of_both = [forward(batch).get("action_dist_inputs") for forward in both]
         if all(one is not None for one in of_both) and not are_close(*of_both):
             what = "forward_train and forward_exploration return different action_dist_inputs for the same rows"
             yield Problem(what, "forward_train", expected="equal outputs, because losses compare them")
-
-    def _explore(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return self.module.forward_exploration(batch)
 
     def _unfit(self, outputs: Mapping[str, Any], name: str, leading: tuple[int, ...]) -> Iterator[Problem]:
         """Yield outputs with wrong shapes or dtypes, and outputs that are not finite."""

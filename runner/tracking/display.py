@@ -174,11 +174,13 @@ class PlainDisplay:
         return columns
 
     def _print(self, *lines: str) -> None:
+        text = "".join(f"{line}\n" for line in lines)
         try:
-            self._stream.write("".join(f"{line}\n" for line in lines))
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode("ascii", "replace").decode())
             self._stream.flush()
-        except UnicodeEncodeError:
-            self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
         except BrokenPipeError:
             request_end(READER_LEFT)
         except (OSError, ValueError):

@@ -138,15 +138,7 @@ def reward_scale_hint(values: Mapping[str, float | None]) -> str | None:
 
 
 # Metrics that grow steadily, so that their rate predicts when they reach a limit.
-STEADY_METRICS = frozenset(
-    {
-        "training_iteration",
-        "num_env_steps_sampled_lifetime",
-        "num_env_steps_trained_lifetime",
-        "num_episodes_lifetime",
-        "time_total_s",
-    }
-)
+STEADY_METRICS = frozenset({ITERATION, ENV_STEPS, "num_env_steps_trained_lifetime", "num_episodes_lifetime", TOTAL_S})
 
 
 class TimeLeft:
@@ -232,7 +224,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
         "iterations": count_text(summary.iterations),
         "env steps": f"{count_text(summary.env_steps)} ({count_text(steps_per_s)} per second)",
         "rows read": _rows_text(summary),
-        "time": _time_text(summary.time_s),
+        "time": time_text(summary.time_s),
         "return": _return_text(summary),
         "run dir": os.fspath(summary.run_dir),
         "checkpoint": None if summary.checkpoint is None else os.fspath(summary.checkpoint),
@@ -258,7 +250,8 @@ def _command(verb: str, run_dir: str | os.PathLike[str]) -> str:
     return f"{runner_command()} {verb} {shlex.quote(os.fspath(run_dir))}"
 
 
-def _time_text(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Return h:mm:ss, or a short time in seconds."""
     return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
 
 

@@ -19,8 +19,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.tracking.known_run import check_sqlite_writable, error_line, write_known_run
@@ -71,7 +71,7 @@ def main() -> int:
     parent = runs.pop(None)
     for name in list(runs):
         _end_child(runs, {**end, "child": name}, reply)
-    return _end_run(parent, end["status"], end["time_s"], reply)
+    return _end_run(parent, end, reply)
 
 
 def _open_run(settings: Message, reply: Reply) -> RunWriter:
@@ -85,7 +85,8 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
     if settings["run_file"]:  # written here, so that even a killed trainer finds its run on resume
         write_known_run(settings["run_file"], writer.run_id, settings["tracking_uri"])
     for path, artifact_path in settings["artifacts"]:
-        _log_artifact(writer, path, artifact_path, reply)
+        with _losses_reported(f"artifact {path} was not stored", reply):
+            writer.log_artifact(path, artifact_path)
     return writer
 
 
@@ -124,66 +125,51 @@ def _handle(message: Message, runs: Runs, reply: Reply) -> None:
     elif message["kind"] == "metrics":
         writer.add_metrics(message["step"], message["time_s"], message["metrics"])
     elif message["kind"] == "describe":
-        _describe(writer, message, reply)
+        with _losses_reported("params and tags were not recorded", reply):
+            writer.describe(message["params"], message["tags"])
     elif message["kind"] == "artifact":
-        _log_artifact(writer, message["path"], message["artifact_path"], reply)
+        with _losses_reported(f"artifact {message['path']} was not stored", reply):
+            writer.log_artifact(message["path"], message["artifact_path"])
     elif message["kind"] == "data_sets":
-        _log_data_sets(writer, message["data_sets"], reply)
+        with _losses_reported("the data sets were not recorded", reply):
+            writer.log_data_sets(message["data_sets"])
 
 
 def _start_child(runs: Runs, message: Message, reply: Reply) -> None:
     tags = {**message["tags"], PARENT_TAG: runs[None].run_id}
-    try:
+    with _losses_reported(f"run {message['run_name']} was not recorded", reply):
         runs[message["child"]] = _open_run({**message, "tags": tags}, reply)
-    except Exception as error:
-        _LOGGER.exception("run %s could not be opened", message["run_name"])
-        reply("warning", text=f"run {message['run_name']} was not recorded: {error_line(error)}", is_loss=True)
-
-
-def _describe(writer: RunWriter, message: Message, reply: Reply) -> None:
-    try:
-        writer.describe(message["params"], message["tags"])
-    except Exception as error:
-        _LOGGER.exception("params and tags were not recorded")
-        reply("warning", text=f"params and tags were not recorded: {error_line(error)}", is_loss=True)
 
 
 def _end_child(runs: Runs, message: Message, reply: Reply) -> None:
-    writer = runs.pop(message["child"])
+    with _losses_reported("a run could not be ended", reply):
+        _end(runs.pop(message["child"]), message, reply)
+
+
+def _end_run(writer: RunWriter, message: Message, reply: Reply) -> int:
     try:
-        if not writer.end(message["status"], message["time_s"], END_PATIENCE_S):
-            reply("warning", text=f"metrics could not be written: {writer.last_error}")
+        _end(writer, message, reply)
     except Exception as error:
-        _LOGGER.exception("a run could not be ended")
-        reply("warning", text=f"a run could not be ended: {error_line(error)}", is_loss=True)
-
-
-def _log_data_sets(writer: RunWriter, data_sets: list[Mapping[str, Any]], reply: Reply) -> None:
-    try:
-        writer.log_data_sets(data_sets)
-    except Exception as error:
-        _LOGGER.exception("the data sets were not recorded")
-        reply("warning", text=f"the data sets were not recorded: {error_line(error)}", is_loss=True)
-
-
-def _log_artifact(writer: RunWriter, path: str, artifact_path: str | None, reply: Reply) -> None:
-    try:
-        writer.log_artifact(path, artifact_path)
-    except Exception as error:
-        _LOGGER.exception("artifact %s was not stored", path)
-        reply("warning", text=f"artifact {path} was not stored: {error_line(error)}", is_loss=True)
-
-
-def _end_run(writer: RunWriter, status: str, time_s: float, reply: Reply) -> int:
-    try:
-        if not writer.end(status, time_s, END_PATIENCE_S):
-            reply("warning", text=f"metrics could not be written: {writer.last_error}")
-    except Exception as error:
-        _LOGGER.exception("the run could not be ended as %s", status)
-        reply("failed", text=f"the run could not be ended as {status}: {error_line(error)}")
+        _LOGGER.exception("the run could not be ended as %s", message["status"])
+        reply("failed", text=f"the run could not be ended as {message['status']}: {error_line(error)}")
         return 1
     reply("finished")
     return 0
+
+
+def _end(writer: RunWriter, message: Message, reply: Reply) -> None:
+    if not writer.end(message["status"], message["time_s"], END_PATIENCE_S):
+        reply("warning", text=f"metrics could not be written: {writer.last_error}")
+
+
+@contextmanager
+def _losses_reported(what: str, reply: Reply) -> Iterator[None]:
+    """Report an error within the block as a loss, and continue after it."""
+    try:
+        yield
+    except Exception as error:
+        _LOGGER.exception("%s", what)
+        reply("warning", text=f"{what}: {error_line(error)}", is_loss=True)
 
 
 def _read_messages(stdin: TextIO, inbox: Inbox) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from runner.tracking.known_run import MLFLOW_VARIABLES
 from runner.tracking.plain_values import finite_number
 from runner.tracking.run_info import DataSet
 
@@ -31,12 +32,6 @@ _REMOVED_VARIABLES = (
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_ENABLE_ASYNC_LOGGING",
 )
-_DEFAULT_VARIABLES = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # MLflow's default of 7 takes four minutes
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +260,8 @@ def _open_log(path: Path) -> IO[Any]:
 
 
 def _child_environment() -> dict[str, str]:
-    environment = _DEFAULT_VARIABLES | {k: v for k, v in os.environ.items() if k not in _REMOVED_VARIABLES}
+    defaults = {**MLFLOW_VARIABLES, "OMP_NUM_THREADS": "1"}
+    environment = defaults | {k: v for k, v in os.environ.items() if k not in _REMOVED_VARIABLES}
     root = str(Path(__file__).resolve().parents[2])
     if Path(root).name != "site-packages":  # a checkout, which -P removes from the path
         paths = [environment.get("PYTHONPATH", ""), root]

@@ -131,8 +131,7 @@ class NotebookDisplay:
             yield "return", headline.number_text(metrics.get(headline.RETURN))
         if self._evaluation is not None:
             yield "evaluation", headline.number_text(self._evaluation)
-        seconds = self._updated_s - self._started_s
-        yield "elapsed", f"{seconds:.1f} s" if seconds < 60 else headline.duration_text(seconds)
+        yield "elapsed", headline.time_text(self._updated_s - self._started_s)
         if not self._is_finished:
             yield "left", self._time_left.text(self._updated_s)
 

@@ -22,7 +22,7 @@ from runner.locks import held
 from runner.pages.page import Page
 from runner.report import watch_server
 from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep, WatchServer
-from runner.tracking import ProgressLog, write_result
+from runner.tracking.progress_log import ProgressLog, write_result
 from tests.conftest import QUICK, WAIT_S, Outcome, wait_until
 from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
 
@@ -36,7 +36,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def watched(folder: Path) -> Iterator[WatchServer]:
     """A server of a run's or a sweep's page."""
     followed = FollowedSweep(folder) if (folder / "sweep.json").exists() else FollowedRun(folder)
-    with serving(FollowedFolder(folder, followed)) as server:
+    with serving(FollowedFolder(folder, followed.page)) as server:
         yield server
 
 
@@ -166,15 +166,14 @@ def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
     """An error that nobody has foreseen: told like one that was, and not met again at each poll."""
     num_pages = 0
 
-    class Broken(FollowedRun):
-        def page(self) -> Page:
-            nonlocal num_pages
-            num_pages += 1
-            raise KeyError("lr")
+    def page_of() -> Page:
+        nonlocal num_pages
+        num_pages += 1
+        raise KeyError("lr")
 
     monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 1e9)
     run_dir = write_run(tmp_path / "r", [progress_line(1)])
-    with serving(FollowedFolder(run_dir, Broken(run_dir))) as server:
+    with serving(FollowedFolder(run_dir, page_of)) as server:
         for number in (2, 3):
             problem = update_of(server)["problem"]
             assert problem.startswith("The page cannot be created: KeyError: 'lr'. `runner report ")
@@ -188,7 +187,7 @@ def test_rendering_leaves_time_for_training(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 1e9)
     monkeypatch.setattr(watch_server, "_LONGEST_PAUSE_S", 2.0)
     run_dir = write_run(tmp_path / "r", [progress_line(1)])
-    followed = FollowedFolder(run_dir, FollowedRun(run_dir))
+    followed = FollowedFolder(run_dir, FollowedRun(run_dir).page)
     first, started_s = followed.update(), time.monotonic()
     with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
         log.append(progress_line(2))
@@ -260,7 +259,7 @@ def test_other_errors_of_a_request_are_printed(tmp_path: Path, capfd: pytest.Cap
             raise RuntimeError(f"no {name} here")
 
     run_dir = write_run(tmp_path / "r", [])
-    with serving(Broken(run_dir, FollowedRun(run_dir))) as server, pytest.raises(http.client.RemoteDisconnected):
+    with serving(Broken(run_dir, FollowedRun(run_dir).page)) as server, pytest.raises(http.client.RemoteDisconnected):
         ask(server, "/videos/one.mp4")
     assert "RuntimeError: no one.mp4 here" in capfd.readouterr().err
 

@@ -14,7 +14,7 @@ import pytest
 
 from runner.locks import held
 from runner.report import watch_server
-from runner.tracking import ProgressLog, write_result
+from runner.tracking.progress_log import ProgressLog, write_result
 from tests.conftest import WAIT_S
 from tests.report.browser import BROWSER, NAMES, BrowserPage, browser_page
 from tests.report.folders import progress_line, write_run, write_sweep

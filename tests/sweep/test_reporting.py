@@ -12,7 +12,7 @@ from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.sweep.reporting import SweepTracking
 from runner.sweep.trials import SweepFolder
-from runner.tracking import ProgressLog
+from runner.tracking.progress_log import ProgressLog
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's database library warns about MLflow
 

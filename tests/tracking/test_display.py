@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from runner.tracking import DisplayInfo, RunSummary, make_display, summary_lines
 from runner.tracking import headline as summary_module
-from runner.tracking.display import NoDisplay, PlainDisplay
-from runner.tracking.headline import TimeLeft
+from runner.tracking.display import DisplayInfo, NoDisplay, PlainDisplay
+from runner.tracking.display_modes import make_display
+from runner.tracking.headline import RunSummary, TimeLeft, summary_lines
 from runner.tracking.live_display import LiveDisplay
 from tests.conftest import wait_until
 
@@ -134,6 +134,18 @@ def test_display_survives_a_stream_that_went_away() -> None:
     stream.close()
     show(display, clock)
     display.finish(["done"])
+
+
+class _FullAsciiStream(io.TextIOBase):
+    """A stream that can neither encode a check mark nor store the replacement."""
+
+    def write(self, text: str) -> int:
+        text.encode("ascii")
+        raise OSError("no space left on device")
+
+
+def test_a_full_ascii_stream_raises_no_error() -> None:
+    PlainDisplay(_FullAsciiStream()).note("\N{CHECK MARK}")  # type: ignore[arg-type]
 
 
 def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking import StoreLocation, resolve_store, resume_command
-from runner.tracking.known_run import ui_command
+from runner.tracking.headline import resume_command
+from runner.tracking.known_run import StoreLocation, resolve_store, ui_command
 
 
 def test_default_is_a_database_and_a_folder_in_outputs(tmp_path: Path) -> None:

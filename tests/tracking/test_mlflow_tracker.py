@@ -16,15 +16,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from runner.tracking import (
-    DataSet,
-    MLflowSettings,
-    MLflowTracker,
-    StoreLocation,
-    mlflow_tracker,
-    mlflow_writer,
-    resolve_store,
-)
+from runner.tracking import mlflow_tracker, mlflow_writer
+from runner.tracking.known_run import StoreLocation, resolve_store
+from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker
+from runner.tracking.run_info import DataSet
 from tests.conftest import WAIT_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
@@ -38,7 +33,7 @@ HELD_OUT = DataSet("held out", "c3d4", "evaluation", "s3", {"uri": "s3://x", "pa
 
 DYING_TRAINER = """
 import os, sys, time
-from runner.tracking import MLflowSettings, MLflowTracker
+from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker
 uri, artifacts, run_dir, forks = sys.argv[1:]
 tracker = MLflowTracker(MLflowSettings(uri, artifacts, "killed", flush_interval_s=60.0), run_dir)
 tracker.start()

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.drawings import draw_curve
-from runner.tracking import DisplayInfo, make_display
-from runner.tracking.display import PlainDisplay
+from runner.tracking.display import DisplayInfo, PlainDisplay
+from runner.tracking.display_modes import make_display
 from runner.tracking.notebook_display import MOST_POINTS, NotebookDisplay, is_in_notebook
 
 RETURN = "env_runners/episode_return_mean"

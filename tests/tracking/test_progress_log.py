@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.tracking import ProgressLog, write_result
+from runner.tracking.progress_log import ProgressLog, write_result
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking import flatten_parameters, run_info
-from runner.tracking.run_info import git_revision, package_versions
+from runner.tracking.run_info import flatten_parameters, git_revision, package_versions, run_info
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
 ROOT = Path(__file__).parents[2]
