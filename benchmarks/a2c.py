@@ -9,10 +9,9 @@ import argparse
 import sys
 
 import bench_common as bc
-from side_by_side import measure_all
-from throughput import speeds
+from side_by_side import Bar, run_speeds
 
-RATIOS = (("ours/SB3", "sb3"), ("ours/bare", "bare"))
+BARS = (Bar(bc.OURS, "sb3", 1.0), Bar(bc.OURS, "bare", 1.0))
 
 
 def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
@@ -24,21 +23,7 @@ def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
 
 
 def main() -> None:
-    parser = bc.parser(__doc__, "a2c.json", "ours,bare,sb3")
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, known_peers(args))
-    machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "a2c": results})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 100 updates each.\n")
-    header = [*(f"{peer.name} (steps/s)" for peer in peers), *(name for name, _ in RATIOS)]
-    cells = [bc.spread(speeds(results, peer.name)) for peer in peers]
-    ratios = [bc.ratio(speeds(results, bc.OURS), speeds(results, other)) for _, other in RATIOS]
-    print(bc.markdown_table(header, [[*cells, *ratios]]))
-    print("\n" + bc.machine_text(machine))
+    run_speeds(__doc__, "a2c", known_peers, "ours,bare,sb3", BARS, per_iteration=4000)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from typing import Any
 import bench_common as bc
 import torch
 
+from runner.durable_files import write_atomically
 from runner.zoo_runs import ENV_STEPS, RETURN, SECONDS
 
 RESULTS = bc.ROOT / "benchmarks" / "results"
@@ -361,16 +362,8 @@ class Session:
 
     def write(self) -> None:
         """Write both files; a stop in between leaves complete files."""
-        write_whole(self._path, json.dumps(self._result, indent=1) + "\n")
-        write_whole(self._page, page_of(self._result))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    other = path.with_suffix(".part")
-    other.write_text(text, encoding="utf-8")
-    other.replace(path)
+        write_atomically(self._path, (json.dumps(self._result, indent=1) + "\n").encode())
+        write_atomically(self._page, page_of(self._result).encode())
 
 
 def facts_of(place: Place) -> Result:

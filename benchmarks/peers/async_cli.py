@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +38,3 @@ def measure(settings: AsyncSettings, iterate: Callable[[], int]) -> dict[str, fl
     while time.perf_counter() < started + settings.measured_s:
         steps = iterate()
     return {"steps_per_s": (steps - before) / (time.perf_counter() - started), "env_steps": steps}
-
-
-def report(result: dict[str, float]) -> None:
-    print(json.dumps(result), flush=True)

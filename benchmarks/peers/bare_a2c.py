@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import torch
 from a2c_cli import A2CSettings
 from bare_loop import ActorCritic, Rollout, Sampler, advantages_of
-from peer_cli import MAX_GRAD_NORM, Iterate, Progress, measure, parse_settings, report
+from peer_cli import MAX_GRAD_NORM, Iterate, Progress, run
 from torch import nn
 from torch.nn import functional as F
 
@@ -70,14 +68,5 @@ def build(cfg: A2CSettings) -> Iterate:
     return iterate
 
 
-def main() -> None:
-    cfg = parse_settings(__doc__, A2CSettings)
-    torch.set_num_threads(1)
-    torch.manual_seed(cfg.seed)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("bare", cfg, iterate, time.perf_counter() - start))
-
-
 if __name__ == "__main__":
-    main()
+    run("bare", __doc__, build, A2CSettings)

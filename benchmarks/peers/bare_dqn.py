@@ -6,14 +6,13 @@ from the ring, one step of Adam. There is no overhead for logging, checkpoints o
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 import gymnasium
 import numpy as np
 import torch
 from dqn_cli import HIDDEN, MAX_GRAD_NORM, UNIFORM, DQNSettings
-from peer_cli import RETURN_WINDOW, Iterate, Progress, measure, parse_settings, report
+from peer_cli import RETURN_WINDOW, Iterate, iterations_of_loop, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -101,26 +100,10 @@ class Loop:
 
 
 def build(cfg: DQNSettings) -> Iterate:
-    loop = Loop(cfg)
-
-    def iterate() -> Progress:
-        for _ in range(cfg.steps_per_iteration):
-            loop.step()
-        return Progress(loop.env_steps, float(np.mean(loop.returns)) if loop.returns else float("nan"))
-
-    return iterate
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, DQNSettings)
     if cfg.replay != UNIFORM:
         raise SystemExit("the bare loop only supports uniform replay")
-    torch.set_num_threads(1)
-    torch.manual_seed(cfg.seed)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("bare", cfg, iterate, time.perf_counter() - start))
+    return iterations_of_loop(Loop(cfg), cfg.steps_per_iteration)
 
 
 if __name__ == "__main__":
-    main()
+    run("bare", __doc__, build, DQNSettings)

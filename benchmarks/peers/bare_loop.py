@@ -7,24 +7,13 @@ GAE in a backward loop, epochs of shuffled minibatches. There is no overhead for
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
 import torch
-from peer_cli import (
-    HIDDEN,
-    MAX_GRAD_NORM,
-    RETURN_WINDOW,
-    Iterate,
-    Progress,
-    Settings,
-    measure,
-    parse_settings,
-    report,
-)
+from peer_cli import HIDDEN, MAX_GRAD_NORM, RETURN_WINDOW, Iterate, Progress, Settings, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -187,14 +176,5 @@ def build(cfg: Settings) -> Iterate:
     return iterate
 
 
-def main() -> None:
-    cfg = parse_settings(__doc__)
-    torch.set_num_threads(1)
-    torch.manual_seed(cfg.seed)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("bare", cfg, iterate, time.perf_counter() - start))
-
-
 if __name__ == "__main__":
-    main()
+    run("bare", __doc__, build)

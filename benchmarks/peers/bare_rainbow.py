@@ -6,14 +6,13 @@ Q-learning, and priorities in a sum tree. Noise is drawn once per forward pass.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 import numpy as np
 import torch
 from bare_dqn import Loop, Ring
 from dqn_cli import ALPHA, BETA, C51, HIDDEN, MAX_GRAD_NORM, N_STEP, NUM_ATOMS, SIGMA0, V_MAX, V_MIN, DQNSettings
-from peer_cli import Iterate, Progress, measure, parse_settings, report
+from peer_cli import Iterate, iterations_of_loop, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -170,24 +169,8 @@ class DistributionalLoop(Loop):
 
 
 def build(cfg: DQNSettings) -> Iterate:
-    loop = DistributionalLoop(cfg)
-
-    def iterate() -> Progress:
-        for _ in range(cfg.steps_per_iteration):
-            loop.step()
-        return Progress(loop.env_steps, float(np.mean(loop.returns)) if loop.returns else float("nan"))
-
-    return iterate
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, DQNSettings)
-    torch.set_num_threads(1)
-    torch.manual_seed(cfg.seed)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("bare", cfg, iterate, time.perf_counter() - start))
+    return iterations_of_loop(DistributionalLoop(cfg), cfg.steps_per_iteration)
 
 
 if __name__ == "__main__":
-    main()
+    run("bare", __doc__, build, DQNSettings)

@@ -6,7 +6,6 @@ from the ring, and one step of Adam each for the Q functions, the policy and the
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from itertools import pairwise
 
@@ -14,7 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from bare_dqn import Ring
-from peer_cli import RETURN_WINDOW, Iterate, Progress, measure, parse_settings, report
+from peer_cli import RETURN_WINDOW, Iterate, iterations_of_loop, run
 from sac_cli import HIDDENS, SAC, SACSettings
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -132,26 +131,10 @@ def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def build(cfg: SACSettings) -> Iterate:
-    loop = Loop(cfg)
-
-    def iterate() -> Progress:
-        for _ in range(cfg.steps_per_iteration):
-            loop.step()
-        return Progress(loop.env_steps, float(np.mean(loop.returns)) if loop.returns else float("nan"))
-
-    return iterate
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, SACSettings)
     if cfg.algorithm != SAC:
         raise SystemExit("the bare loop only supports SAC")
-    torch.set_num_threads(1)
-    torch.manual_seed(cfg.seed)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("bare", cfg, iterate, time.perf_counter() - start))
+    return iterations_of_loop(Loop(cfg), cfg.steps_per_iteration)
 
 
 if __name__ == "__main__":
-    main()
+    run("bare", __doc__, build, SACSettings)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
 
 from peer_cli import report
 
@@ -60,7 +59,3 @@ def measure_recording(record: Callable[[], int]) -> None:
     begin = time.perf_counter()
     steps = record()
     report({"steps_per_s": steps / (time.perf_counter() - begin), "steps": steps})
-
-
-def count_steps(lengths: Any) -> int:
-    return int(sum(lengths))

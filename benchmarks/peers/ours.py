@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ours_cli import common_overrides, training
 from peer_cli import (
     AGENT_STEPS,
-    COMPILED,
     COUNTS,
     GRADIENT_STEPS,
     HIDDEN,
@@ -44,13 +43,11 @@ class OursSettings(Settings):
         return f"{self.experiment}_shared", [f"env.env_config.num_agents={self.num_agents}"]
 
 
-def overrides(cfg: Settings, run_dir: str) -> list[str]:
+def overrides(cfg: Settings) -> list[str]:
     return [
-        f"seed={cfg.seed}",
+        *common_overrides(cfg),
         f"env_runners.num_env_runners={cfg.num_env_runners}",
-        f"env_runners.num_envs_per_env_runner={cfg.num_envs}",
         f"algorithm.lr={cfg.lr}",
-        f"algorithm.gamma={cfg.gamma}",
         f"algorithm.lambda_={cfg.lambda_}",
         f"algorithm.clip_param={cfg.clip_param}",
         "algorithm.vf_clip_param=null",
@@ -64,9 +61,6 @@ def overrides(cfg: Settings, run_dir: str) -> list[str]:
         f"module.fcnet_hiddens=[{HIDDEN}]",
         "module.fcnet_activation=tanh",
         "module.vf_share_layers=true",
-        "evaluation.evaluation_interval=null",
-        f"learners.compile={str(cfg.learner == COMPILED).lower()}",
-        f"hydra.run.dir={run_dir}",
     ]
 
 
@@ -103,17 +97,13 @@ class Work:
 
 
 def run(cfg: OursSettings) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        start = time.perf_counter()
-        experiment, for_agents = cfg.overridden
-        trainer = Trainer.from_experiment(experiment, overrides=[*overrides(cfg, run_dir), *for_agents])
+    start = time.perf_counter()
+    experiment, for_agents = cfg.overridden
+    with training(experiment, [*overrides(cfg), *for_agents]) as trainer:
         setup_s = time.perf_counter() - start
-        try:
-            work = Work(trainer, cfg.num_epochs)
-            num_parameters = sum(len(weights) for weights in trainer.learners.get_weights().values())
-            return measure("ours", cfg, work.iterate, setup_s) | {"num_parameters": num_parameters}
-        finally:
-            trainer.close()
+        work = Work(trainer, cfg.num_epochs)
+        num_parameters = sum(len(weights) for weights in trainer.learners.get_weights().values())
+        return measure("ours", cfg, work.iterate, setup_s) | {"num_parameters": num_parameters}
 
 
 def main() -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import ray
 import torch
+from ours_cli import training_on_ray
 
-from runner import Trainer
-from runner.cluster import connected
 from runner.cluster.actors import RemoteActor
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 
 HIDDEN = 1550  # two layers of this width on CartPole: 2.4 million parameters
 STEPS = 10  # env steps per request
@@ -52,41 +48,33 @@ def main() -> None:
     submit = Clocked(RemoteActor.submit)
     RemoteActor.submit = lambda *arguments: submit(*arguments)  # type: ignore[method-assign]
     batch = STEPS * args.runners
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        overrides = [
-            f"algorithm.train_batch_size_per_learner={batch}",
-            f"algorithm.min_sample_timesteps_per_iteration={batch}",
-            f"module.fcnet_hiddens=[{HIDDEN}, {HIDDEN}]",
-            f"env_runners.num_env_runners={args.runners}",
-            "env_runners.num_envs_per_env_runner=1",
-            "env_runners.num_cpus_per_env_runner=0.01",
-            "env.env=null",
-            "env._target_=sleeping.SleepingCartPole",
-            "+env.env_config.seconds=0.1",
-            "evaluation.evaluation_interval=null",
-            "tracking=none",
-            f"hydra.run.dir={run_dir}",
-        ]
-        config = build_experiment_config(compose_experiment(["+experiment=impala_cartpole", *overrides]))
-        with (
-            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
-            Trainer.from_experiment("impala_cartpole", overrides=overrides) as trainer,
-        ):
-            for _ in range(5):
-                trainer.train()
-            put.take_ms(), submit.take_ms()
-            rows = []
-            for _ in range(args.updates):
-                result = trainer.train()
-                updates = result["learners/default_policy/num_minibatch_updates"]
-                rows.append(
-                    (
-                        1000 * result["timers/learner_update"] / updates,
-                        put.take_ms() / updates,
-                        submit.take_ms() / updates,
-                    )
+    overrides = [
+        f"algorithm.train_batch_size_per_learner={batch}",
+        f"algorithm.min_sample_timesteps_per_iteration={batch}",
+        f"module.fcnet_hiddens=[{HIDDEN}, {HIDDEN}]",
+        f"env_runners.num_env_runners={args.runners}",
+        "env_runners.num_envs_per_env_runner=1",
+        "env_runners.num_cpus_per_env_runner=0.01",
+        "env.env=null",
+        "env._target_=sleeping.SleepingCartPole",
+        "+env.env_config.seconds=0.1",
+    ]
+    with training_on_ray("impala_cartpole", overrides) as trainer:
+        for _ in range(5):
+            trainer.train()
+        put.take_ms(), submit.take_ms()
+        rows = []
+        for _ in range(args.updates):
+            result = trainer.train()
+            updates = result["learners/default_policy/num_minibatch_updates"]
+            rows.append(
+                (
+                    1000 * result["timers/learner_update"] / updates,
+                    put.take_ms() / updates,
+                    submit.take_ms() / updates,
                 )
-            num_bytes = trainer.learners.get_weights()["default_policy"].nbytes
+            )
+        num_bytes = trainer.learners.get_weights()["default_policy"].nbytes
     update_ms, put_ms, submit_ms = (statistics.median(column) for column in zip(*rows, strict=True))
     print(json.dumps({"mb": num_bytes / 1e6, "update_ms": update_ms, "put_ms": put_ms, "submit_ms": submit_ms}))
 

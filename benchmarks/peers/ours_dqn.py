@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-import time
-from typing import Any
-
-import torch
 from dqn_cli import (
     ALPHA,
     BETA,
@@ -24,9 +18,7 @@ from dqn_cli import (
     V_MIN,
     DQNSettings,
 )
-from peer_cli import COMPILED, Progress, measure, parse_settings, report
-
-from runner import Trainer
+from ours_cli import run
 
 DISTRIBUTION = [
     *("module.q_distribution=categorical", f"module.num_atoms={NUM_ATOMS}"),
@@ -45,14 +37,11 @@ VARIANTS = {
 }
 
 
-def overrides(cfg: DQNSettings, run_dir: str) -> list[str]:
+def overrides(cfg: DQNSettings) -> list[str]:
     kind = "ReplayBuffer" if cfg.replay == UNIFORM else "PrioritizedReplayBuffer"
     return [
-        f"seed={cfg.seed}",
-        f"env_runners.num_envs_per_env_runner={cfg.num_envs}",
         "env_runners.rollout_fragment_length=1",
         f"algorithm.lr={cfg.lr}",
-        f"algorithm.gamma={cfg.gamma}",
         f"algorithm.train_batch_size_per_learner={cfg.train_batch_size}",
         f"algorithm.training_intensity={cfg.train_batch_size / cfg.num_envs}",
         f"algorithm.min_sample_timesteps_per_iteration={cfg.steps_per_iteration}",
@@ -69,34 +58,9 @@ def overrides(cfg: DQNSettings, run_dir: str) -> list[str]:
         f"module.fcnet_hiddens=[{HIDDEN}]",
         "module.fcnet_activation=relu",
         "module.dueling=false",
-        "evaluation.evaluation_interval=null",
-        f"learners.compile={str(cfg.learner == COMPILED).lower()}",
-        f"hydra.run.dir={run_dir}",
         *VARIANTS[cfg.algorithm],
     ]
 
 
-def run(cfg: DQNSettings) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        start = time.perf_counter()
-        with Trainer.from_experiment("dqn_cartpole", overrides=overrides(cfg, run_dir)) as trainer:
-
-            def iterate() -> Progress:
-                result = trainer.train()
-                return_mean = result["env_runners/episode_return_mean"]
-                return Progress(
-                    int(result["num_env_steps_sampled_lifetime"]),
-                    math.nan if return_mean is None else float(return_mean),
-                )
-
-            return measure("ours", cfg, iterate, time.perf_counter() - start)
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, DQNSettings)
-    torch.set_num_threads(1)
-    report(run(cfg))
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, DQNSettings, lambda cfg: "dqn_cartpole", overrides)

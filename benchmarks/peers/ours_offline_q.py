@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 
 import torch
@@ -22,12 +21,11 @@ from offline_q_cli import (
     UPDATES_AN_ITERATION,
     OfflineQSettings,
 )
+from ours_cli import training
 from peer_cli import COMPILED, Progress, measure, parse_settings, report
 
-from runner import Trainer
 
-
-def overrides(cfg: OfflineQSettings, run_dir: str) -> list[str]:
+def overrides(cfg: OfflineQSettings) -> list[str]:
     of_iql = ["algorithm.value_lr=" + str(LR), f"algorithm.beta={BETA}", f"algorithm.expectile={EXPECTILE}"]
     of_cql = [
         f"algorithm.alpha_lr={LR}",
@@ -48,12 +46,10 @@ def overrides(cfg: OfflineQSettings, run_dir: str) -> list[str]:
         f"algorithm.tau={TAU}",
         f"algorithm.train_batch_size_per_learner={BATCH}",
         f"module.fcnet_hiddens=[{','.join(map(str, HIDDENS))}]",
-        "evaluation.evaluation_interval=null",
         "checkpoint.metric=training_iteration",
         "~stop.evaluation/env_runners/episode_return_mean",
         "stop.training_iteration=1000",
         f"learners.compile={str(cfg.learner == COMPILED).lower()}",
-        f"hydra.run.dir={run_dir}",
         *(of_cql if cfg.algorithm == CQL else of_iql),
     ]
 
@@ -61,18 +57,17 @@ def overrides(cfg: OfflineQSettings, run_dir: str) -> list[str]:
 def main() -> None:
     cfg = parse_settings(__doc__, OfflineQSettings)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        start = time.perf_counter()
-        with Trainer.from_experiment(f"{cfg.algorithm}_pendulum", overrides=overrides(cfg, run_dir)) as trainer:
-            updates = 0
+    start = time.perf_counter()
+    with training(f"{cfg.algorithm}_pendulum", overrides(cfg)) as trainer:
+        updates = 0
 
-            def iterate() -> Progress:
-                nonlocal updates
-                trainer.train()
-                updates += UPDATES_AN_ITERATION
-                return Progress(updates, math.nan)
+        def iterate() -> Progress:
+            nonlocal updates
+            trainer.train()
+            updates += UPDATES_AN_ITERATION
+            return Progress(updates, math.nan)
 
-            report(measure("ours", cfg, iterate, time.perf_counter() - start))
+        report(measure("ours", cfg, iterate, time.perf_counter() - start))
 
 
 if __name__ == "__main__":

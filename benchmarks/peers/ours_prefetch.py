@@ -5,15 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 
 import torch
-
-from runner import Trainer
-from runner.cluster import connected
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
+from ours_cli import training_on_ray
 
 
 def main() -> None:
@@ -29,40 +24,32 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     waiting = f"{{_target_: pictures.Waiting, seconds: {args.waiting_ms / 1000}}}"
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        overrides = [
-            f"seed={args.seed}",
-            f"learners.prefetch={args.prefetch}",
-            f"learners.num_learners={args.learners}",
-            "learners.num_cpus_per_learner=0.01",
-            f"algorithm.train_batch_size_per_learner={args.batch // args.learners}",
-            f"algorithm.min_sample_timesteps_per_iteration={args.batch}",
-            "module.conv_filters=[[4, 8, 8]]",
-            "module.fcnet_hiddens=[4]",
-            "env_runners.num_env_runners=2",
-            "env_runners.num_envs_per_env_runner=16",
-            "env_runners.num_cpus_per_env_runner=0.01",
-            "env.env=null",
-            "env._target_=pictures.Pictures",
-            f"connectors.learner=[{{insert_before: AgentToModuleMapping, connector: {waiting}}}]",
-            "evaluation.evaluation_interval=null",
-            "tracking=none",
-            f"hydra.run.dir={run_dir}",
-        ]
-        config = build_experiment_config(compose_experiment(["+experiment=impala_cartpole", *overrides]))
-        with (
-            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
-            Trainer.from_experiment("impala_cartpole", overrides=overrides) as trainer,
-        ):
-            for _ in range(5):
-                trainer.train()
-            started, num_updates, update_s, lags = time.perf_counter(), 0, 0.0, []
-            while time.perf_counter() < started + args.measured_s:
-                result = trainer.train()
-                num_updates += 1
-                update_s += result["timers/learner_update"]
-                lags.append(result["env_runners/weights_lag_mean"])
-            seconds = time.perf_counter() - started
+    overrides = [
+        f"seed={args.seed}",
+        f"learners.prefetch={args.prefetch}",
+        f"learners.num_learners={args.learners}",
+        "learners.num_cpus_per_learner=0.01",
+        f"algorithm.train_batch_size_per_learner={args.batch // args.learners}",
+        f"algorithm.min_sample_timesteps_per_iteration={args.batch}",
+        "module.conv_filters=[[4, 8, 8]]",
+        "module.fcnet_hiddens=[4]",
+        "env_runners.num_env_runners=2",
+        "env_runners.num_envs_per_env_runner=16",
+        "env_runners.num_cpus_per_env_runner=0.01",
+        "env.env=null",
+        "env._target_=pictures.Pictures",
+        f"connectors.learner=[{{insert_before: AgentToModuleMapping, connector: {waiting}}}]",
+    ]
+    with training_on_ray("impala_cartpole", overrides) as trainer:
+        for _ in range(5):
+            trainer.train()
+        started, num_updates, update_s, lags = time.perf_counter(), 0, 0.0, []
+        while time.perf_counter() < started + args.measured_s:
+            result = trainer.train()
+            num_updates += 1
+            update_s += result["timers/learner_update"]
+            lags.append(result["env_runners/weights_lag_mean"])
+        seconds = time.perf_counter() - started
     measured = {"updates_per_s": num_updates / seconds, "update_ms": 1000 * update_s / num_updates}
     print(json.dumps({**measured, "idle": 1 - update_s / seconds, "lag": statistics.mean(lags)}))
 

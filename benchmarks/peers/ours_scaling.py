@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 
 import torch
-
-from runner import Trainer
-from runner.cluster import connected
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
+from ours_cli import training_on_ray
 
 PLANS = {
     "rounds": "ParallelRollouts",
@@ -37,34 +32,26 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     batch = args.batch or 100 * args.runners
-    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
-        overrides = [
-            f"seed={args.seed}",
-            f"algorithm.plan=[{PLANS[args.plan]}, ConcatBatches, {UPDATES.get(args.experiment, 'TrainOneStep')}]",
-            f"algorithm.train_batch_size_per_learner={batch}",
-            f"algorithm.min_sample_timesteps_per_iteration={batch}",
-            f"env_runners.num_env_runners={args.runners}",
-            f"env_runners.num_envs_per_env_runner={args.envs}",
-            "env_runners.num_cpus_per_env_runner=0.01",
-            "env.env=null",
-            f"env._target_=sleeping.{args.env}",
-            f"+env.env_config.seconds={args.seconds}",
-            *([f"+env.env_config.sigma={args.sigma}"] if args.sigma else []),
-            "evaluation.evaluation_interval=null",
-            "tracking=none",
-            f"hydra.run.dir={run_dir}",
-        ]
-        config = build_experiment_config(compose_experiment([f"+experiment={args.experiment}", *overrides]))
-        with (
-            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
-            Trainer.from_experiment(args.experiment, overrides=overrides) as trainer,
-        ):
-            for _ in range(3):
-                before = trainer.train()["num_env_steps_sampled_lifetime"]
-            started = time.perf_counter()
-            while time.perf_counter() < started + args.measured_s:
-                steps = trainer.train()["num_env_steps_sampled_lifetime"]
-            seconds = time.perf_counter() - started
+    overrides = [
+        f"seed={args.seed}",
+        f"algorithm.plan=[{PLANS[args.plan]}, ConcatBatches, {UPDATES.get(args.experiment, 'TrainOneStep')}]",
+        f"algorithm.train_batch_size_per_learner={batch}",
+        f"algorithm.min_sample_timesteps_per_iteration={batch}",
+        f"env_runners.num_env_runners={args.runners}",
+        f"env_runners.num_envs_per_env_runner={args.envs}",
+        "env_runners.num_cpus_per_env_runner=0.01",
+        "env.env=null",
+        f"env._target_=sleeping.{args.env}",
+        f"+env.env_config.seconds={args.seconds}",
+        *([f"+env.env_config.sigma={args.sigma}"] if args.sigma else []),
+    ]
+    with training_on_ray(args.experiment, overrides) as trainer:
+        for _ in range(3):
+            before = trainer.train()["num_env_steps_sampled_lifetime"]
+        started = time.perf_counter()
+        while time.perf_counter() < started + args.measured_s:
+            steps = trainer.train()["num_env_steps_sampled_lifetime"]
+        seconds = time.perf_counter() - started
     print(json.dumps({"steps_per_s": (steps - before) / seconds}), flush=True)
 
 

@@ -13,10 +13,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-# Inherited by every process that a peer starts; the peer itself calls torch.set_num_threads(1).
+# Inherited by every process that a peer starts; for the peer itself, see `run`.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MODES = ("throughput", "time-to-450")
@@ -97,6 +98,29 @@ def parse_settings(description: str | None, cls: type[S] = Settings, remote_runn
     if settings.num_env_runners and not remote_runners:
         parser.error("this peer does not support remote env runners")
     return settings
+
+
+def run(peer: str, description: str | None, build: Callable[[S], Iterate], cls: type[S] = Settings) -> None:
+    """Build a peer with the settings of the command line, measure it on one thread, and report the result."""
+    import torch  # all peers have it; the rest of this module needs only the standard library
+
+    cfg = parse_settings(description, cls)
+    torch.set_num_threads(1)
+    torch.manual_seed(cfg.seed)
+    start = time.perf_counter()
+    iterate = build(cfg)
+    report(measure(peer, cfg, iterate, time.perf_counter() - start))
+
+
+def iterations_of_loop(loop: Any, num_steps: int) -> Iterate:
+    """Return an iteration of a number of calls of `loop.step`, after which `loop` has `env_steps` and `returns`."""
+
+    def iterate() -> Progress:
+        for _ in range(num_steps):
+            loop.step()
+        return Progress(loop.env_steps, fmean(loop.returns) if loop.returns else math.nan)
+
+    return iterate
 
 
 def measure(peer: str, settings: Settings, iterate: Iterate, setup_s: float) -> dict[str, Any]:

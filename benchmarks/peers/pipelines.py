@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from ours import OursSettings, overrides
+from ours_cli import NO_EVALUATION
 from peer_cli import parse_settings, report
 
 from runner.config.compose import compose_experiment
@@ -174,7 +175,7 @@ def connector_edits(connectors: str) -> str:
 
 
 def config_of(cfg: PipelineSettings) -> ExperimentConfig:
-    given = [f"+experiment={cfg.experiment}", *overrides(cfg, "unused")]
+    given = [f"+experiment={cfg.experiment}", NO_EVALUATION, *overrides(cfg)]
     return build_experiment_config(
         compose_experiment(given + ([connector_edits(cfg.connectors)] if cfg.connectors else []), None)
     )

@@ -8,7 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import ray
 import torch
-from async_cli import BATCH, NUM_ENVS, NUM_RUNNERS, measure, parse, report
+from async_cli import BATCH, NUM_ENVS, NUM_RUNNERS, measure, parse
+from peer_cli import report
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig

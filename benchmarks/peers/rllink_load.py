@@ -102,7 +102,7 @@ def framed(body: bytes) -> bytes:
 class Connection:
     """A client that sends one message after the other, with at most one unanswered."""
 
-    def __init__(self, address: tuple[str, int], messages: list[bytes], is_answered: bool, hello: bytes | None) -> None:
+    def __init__(self, address: tuple[str, int], messages: list[bytes], hello: bytes | None) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hello is not None:
@@ -111,7 +111,6 @@ class Connection:
         self.socket.setblocking(False)
         self._messages = messages
         self._next = 0
-        self._is_answered = is_answered
         self._left = memoryview(b"")
         self._received = bytearray()
         self.sent_at = 0.0
@@ -163,7 +162,7 @@ def main() -> None:
     messages = messages_of(kind)
     selector = selectors.DefaultSelector()
     for _ in range(num_clients):
-        one = Connection((host, port), messages, kind != "rllib", hello)
+        one = Connection((host, port), messages, hello)
         selector.register(one.socket, selectors.EVENT_WRITE, one)
     latencies: deque[float] = deque(maxlen=100_000)
     told = time.perf_counter()

@@ -6,19 +6,17 @@ so the hidden layer is the extractor and `net_arch` is empty.
 
 from __future__ import annotations
 
-import math
-import time
 import warnings
 
 import gymnasium
-import torch
-from peer_cli import HIDDEN, MAX_GRAD_NORM, Iterate, Progress, Settings, measure, parse_settings, report
+from peer_cli import HIDDEN, MAX_GRAD_NORM, Iterate, Progress, Settings, run
 from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import Tensor, nn
 
 
@@ -33,8 +31,8 @@ class SharedHidden(BaseFeaturesExtractor):
         return self.net(observations)
 
 
-def build_ppo(cfg: Settings) -> PPO:
-    env = make_vec_env("CartPole-v1", n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv)
+def build(cfg: Settings) -> Iterate:
+    env = make_envs("CartPole-v1", cfg)
     with warnings.catch_warnings():
         # 4000 is not a multiple of 128, so SB3 warns that each epoch ends with a short minibatch.
         warnings.filterwarnings("ignore", message=".*truncated mini-batch.*")
@@ -61,28 +59,24 @@ def build_ppo(cfg: Settings) -> PPO:
             device="cpu",
             verbose=0,
         )
-    ppo.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
-    return ppo
+    return iterations_of_model(ppo, cfg.rows)
 
 
-def build(cfg: Settings) -> Iterate:
-    ppo = build_ppo(cfg)
+def make_envs(env_id: str, cfg: Settings) -> VecEnv:
+    return make_vec_env(env_id, n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv)
+
+
+def iterations_of_model(model: BaseAlgorithm, num_steps: int) -> Iterate:
+    """Return an iteration of a number of env steps."""
+    model.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
 
     def iterate() -> Progress:
-        ppo.learn(cfg.rows, reset_num_timesteps=False)
-        returns = [episode["r"] for episode in ppo.ep_info_buffer or ()]
-        return Progress(ppo.num_timesteps, float(safe_mean(returns)) if returns else math.nan)
+        model.learn(num_steps, reset_num_timesteps=False)
+        returns = [episode["r"] for episode in model.ep_info_buffer or ()]
+        return Progress(model.num_timesteps, float(safe_mean(returns)))
 
     return iterate
 
 
-def main() -> None:
-    cfg = parse_settings(__doc__)
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("sb3", cfg, iterate, time.perf_counter() - start))
-
-
 if __name__ == "__main__":
-    main()
+    run("sb3", __doc__, build)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
-
-import torch
 from a2c_cli import A2CSettings
-from peer_cli import MAX_GRAD_NORM, Iterate, Progress, measure, parse_settings, report
-from sb3 import SharedHidden
+from peer_cli import MAX_GRAD_NORM, Iterate, run
+from sb3 import SharedHidden, iterations_of_model, make_envs
 from stable_baselines3 import A2C
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.logger import configure
-from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 
 def build(cfg: A2CSettings) -> Iterate:
     a2c = A2C(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv),
+        make_envs("CartPole-v1", cfg),
         learning_rate=cfg.lr,
         n_steps=cfg.rollout_length,
         gamma=cfg.gamma,
@@ -37,23 +29,8 @@ def build(cfg: A2CSettings) -> Iterate:
         device="cpu",
         verbose=0,
     )
-    a2c.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
-
-    def iterate() -> Progress:
-        a2c.learn(cfg.rows_per_iteration, reset_num_timesteps=False)
-        returns = [episode["r"] for episode in a2c.ep_info_buffer or ()]
-        return Progress(a2c.num_timesteps, float(safe_mean(returns)) if returns else math.nan)
-
-    return iterate
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, A2CSettings)
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("sb3", cfg, iterate, time.perf_counter() - start))
+    return iterations_of_model(a2c, cfg.rows_per_iteration)
 
 
 if __name__ == "__main__":
-    main()
+    run("sb3", __doc__, build, A2CSettings)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
-
-import torch
-from peer_cli import Iterate, Progress, measure, parse_settings, report
+from peer_cli import Iterate, run
 from sac_cli import CROSSQ, HIDDENS, NUM_CRITICS, NUM_DROPPED, NUM_QUANTILES, TQC, SACSettings
+from sb3 import iterations_of_model, make_envs
 from stable_baselines3 import SAC
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.logger import configure
-from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 
 def build(cfg: SACSettings) -> Iterate:
@@ -28,7 +21,7 @@ def build(cfg: SACSettings) -> Iterate:
         options = {"policy_delay": 1}
     learner = kind(
         "MlpPolicy",
-        make_vec_env("Pendulum-v1", n_envs=cfg.num_envs, seed=cfg.seed, vec_env_cls=DummyVecEnv),
+        make_envs("Pendulum-v1", cfg),
         learning_rate=cfg.lr,
         buffer_size=cfg.replay_capacity,
         learning_starts=cfg.learning_starts,
@@ -42,23 +35,8 @@ def build(cfg: SACSettings) -> Iterate:
         verbose=0,
         **options,
     )
-    learner.set_logger(configure(format_strings=[""]))  # keep SB3's bookkeeping, without output
-
-    def iterate() -> Progress:
-        learner.learn(cfg.steps_per_iteration, reset_num_timesteps=False)
-        returns = [episode["r"] for episode in learner.ep_info_buffer or ()]
-        return Progress(learner.num_timesteps, float(safe_mean(returns)) if returns else math.nan)
-
-    return iterate
-
-
-def main() -> None:
-    cfg = parse_settings(__doc__, SACSettings)
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    iterate = build(cfg)
-    report(measure("sb3", cfg, iterate, time.perf_counter() - start))
+    return iterations_of_model(learner, cfg.steps_per_iteration)
 
 
 if __name__ == "__main__":
-    main()
+    run("sb3", __doc__, build, SACSettings)
