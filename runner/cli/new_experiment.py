@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
-
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.experiment_files import command_for, write_experiment
 from runner.cli.output_files import check_new_file
@@ -22,6 +20,7 @@ from runner.config.plans.needs import needs_of
 from runner.config.rules import ENV_RULES
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.config.yaml_files import dump_yaml
 
 _FOLDER = "conf"
 _NAME = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
@@ -84,7 +83,7 @@ def _text(arguments: Arguments, config_dir: Path | None) -> str:
         title=f"{algorithm_name(config.algorithm)} on {named}.",
         algorithm=algorithm,
         env=f"  - override /env: {value}\n" if is_option else "",
-        block="" if is_option else yaml.safe_dump({"env": {key: value}}, default_flow_style=None),
+        block="" if is_option else dump_yaml({"env": {key: value}}),
         rest=_ONLINE if ENV_RUNNERS in needs_of(config) else _OFFLINE,
     )
 

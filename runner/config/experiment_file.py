@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
 from runner.config.composition_rules import edits_in
@@ -16,6 +15,7 @@ from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.renamed_edits import rename_in_edits
 from runner.config.stored import set_values
+from runner.config.yaml_files import dump_yaml
 
 # Keys about running and recording, which are not part of an experiment.
 _NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
@@ -40,8 +40,7 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
     kept = [line for line in lines if line.key.partition(".")[0].partition("/")[0] not in _NOT_THE_EXPERIMENT]
     defaults: list[Any] = [*bases, *({f"override /{line.key}": line.options[0]} for line in kept if line.is_group)]
     body = {"defaults": defaults, **_values([line for line in kept if not line.is_group])}
-    content = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)
-    return f"# @package _global_\n# {about}\n{content}"
+    return f"# @package _global_\n# {about}\n{dump_yaml(body)}"
 
 
 def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:

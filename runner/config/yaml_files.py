@@ -120,6 +120,26 @@ YAMLError = yaml.YAMLError
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Quotes texts such as 1e3: OmegaConf reads them as numbers, YAML 1.1 as texts."""
+
+    def represent_text(self, text: str) -> yaml.Node:
+        """Return the node of a text."""
+        try:
+            float(text)
+        except ValueError:
+            return self.represent_str(text)
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def dump_yaml(value: Any) -> str:
+    """Return plain values as YAML; the innermost lists and blocks are in flow style."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120))
+
+
 def read_yaml(path: Path) -> Any:
     """Return the plain values of a YAML file."""
     return yaml.load(read_bounded(path), Loader=_Loader)
