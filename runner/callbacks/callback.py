@@ -14,8 +14,7 @@ class Callback(DeclaredState):
 
     Every argument is passed by name, so that a hook names the arguments it reads and takes the others as `**kwargs`.
     All hooks receive `metrics`. Its `report(name, value, weight=1.0)` counts a value of a metric that `reports`
-    declares;
-    the run reports the metric as `callbacks/<name>`.
+    declares; the run reports the metric as `callbacks/<name>`.
 
     The driver has an instance for the events of the run. Each env runner has its own instance for the events of its
     environments and episodes; hooks there also get `is_evaluation`. Name the attributes that later events depend on in
@@ -138,8 +137,6 @@ class Callback(DeclaredState):
 
     def on_stop(self, *, trainer: Any, status: str, reason: str, metrics: Any, **kwargs: Any) -> None:
         """Called after the run has ended, `finished` or `interrupted`, and its last checkpoint was written."""
-
-    # -- state -------------------------------------------------------------------------------------------------------
 
 
 EPISODE_HOOKS = (

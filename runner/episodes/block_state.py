@@ -85,7 +85,7 @@ def _lookback_from_state(state: Mapping[str, Any] | None) -> Lookback | None:
 
 
 def _infos_to_state(infos: InfoRows, lengths: npt.NDArray[np.int64]) -> list[Any]:
-    rows = [infos.rows_of(chunk, 0, length + 1) for chunk, length in enumerate(lengths.tolist())]
+    rows = [infos.rows_of(chunk, length + 1) for chunk, length in enumerate(lengths.tolist())]
     return [None if one is None else [storable_info(info) for info in one] for one in rows]
 
 

@@ -88,6 +88,18 @@ class LookbackRows(Lookback):
         return nested.take(self.columns[column], self._ends[chunks] - steps_back)
 
 
+@dataclass(frozen=True)
+class LookbackOfChunks(Lookback):
+    """The steps before the chunks of a block, as separate columns of each chunk."""
+
+    columns: Sequence[Mapping[str, Column]]  # of each chunk
+    num_before: npt.NDArray[np.int64]
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        """Return the steps before a chunk as columns."""
+        return self.columns[chunk]
+
+
 def columns_before_each(lookback: Lookback | None, chunks: range) -> dict[int, Mapping[str, Column]]:
     """Return the steps before each chunk in this range that continues an episode, numbered from the first chunk of the
     range."""
@@ -112,8 +124,8 @@ def lookback_rows(before: Mapping[int, Mapping[str, Column]], num_chunks: int) -
 class InfoRows(Protocol):
     """The infos of a block."""
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of the chunk's observations after `num_before` empty ones; None if all are empty."""
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return `num_rows` infos of the chunk's observations; None if all are empty."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +134,10 @@ class ListedInfos:
 
     rows: Sequence[list[dict[str, Any]] | None]
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         """See `InfoRows`."""
         rows = self.rows[chunk]
-        return None if rows is None else [{} for _ in range(num_before)] + rows[:num_rows]
+        return None if rows is None else rows[:num_rows]
 
 
 @dataclass(frozen=True)
@@ -135,6 +147,14 @@ class Agents:
     agent_ids: Sequence[str]
     multi_agent_episode_ids: Sequence[str]
     env_t: npt.NDArray[np.int64]  # (R + E,) env time step of each observation
+
+    def of_chunks(self, chunks: Sequence[int], obs_rows: npt.NDArray[np.int64]) -> Agents:
+        """Return the agents of these chunks, whose observations are in `obs_rows`."""
+        return Agents(
+            [self.agent_ids[chunk] for chunk in chunks],
+            [self.multi_agent_episode_ids[chunk] for chunk in chunks],
+            self.env_t[obs_rows],
+        )
 
 
 @dataclass(eq=False)  # one per sample; frozen dataclasses take longer to create
@@ -241,7 +261,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
             actions=columns.pop(ACTIONS),
             rewards=columns.pop(REWARDS),
             extra_model_outputs=columns,
-            infos=self.infos.rows_of(chunk, 0, length + 1) if self.infos else None,
+            infos=self.infos.rows_of(chunk, length + 1) if self.infos else None,
             terminated=bool(self.is_terminated[chunk]),
             truncated=bool(self.is_truncated[chunk]),
             t_started=int(self.t_started[chunk]),
@@ -460,10 +480,10 @@ class _ConcatenatedInfos:
         self._parts = parts
         self._first_chunk = np.cumsum([0, *lengths])
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         part, local = _part_of(chunk, self._first_chunk)
         infos = self._parts[part]
-        return infos.rows_of(local, num_before, num_rows) if infos else None
+        return infos.rows_of(local, num_rows) if infos else None
 
 
 def _part_of(chunk: int, first_chunks: npt.NDArray[np.int64]) -> tuple[int, int]:

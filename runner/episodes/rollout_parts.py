@@ -45,13 +45,6 @@ def take_chunks(block: ColumnBlock, chunks: Sequence[int] | IntArray) -> ColumnB
     obs_rows = row_ranges(block.first_obs_rows[numbers], lengths + 1)
     chosen = numbers.tolist()
     rows_of = {name: obs_rows if name == OBS else rows for name in block.columns}
-    agents = block.agents
-    if agents is not None:
-        agents = Agents(
-            [agents.agent_ids[chunk] for chunk in chosen],
-            [agents.multi_agent_episode_ids[chunk] for chunk in chosen],
-            agents.env_t[obs_rows],
-        )
     return replace(
         block,
         columns={name: nested.take(column, rows_of[name]) for name, column in block.columns.items()},
@@ -63,7 +56,7 @@ def take_chunks(block: ColumnBlock, chunks: Sequence[int] | IntArray) -> ColumnB
         lookback=None,
         last_lookback=None,
         infos=None if block.infos is None else _ChosenInfos(block.infos, chosen),
-        agents=agents,
+        agents=block.agents and block.agents.of_chunks(chosen, obs_rows),
         tasks=None if block.tasks is None else [block.tasks[chunk] for chunk in chosen],
     )
 
@@ -73,8 +66,8 @@ class _ChosenInfos:
     infos: InfoRows
     chunks: Sequence[int]
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        return self.infos.rows_of(self.chunks[chunk], num_before, num_rows)
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        return self.infos.rows_of(self.chunks[chunk], num_rows)
 
 
 def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[Rollout]:
@@ -182,6 +175,6 @@ def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int])
     rows = []
     for number, length in enumerate(lengths):
         skipped = 0 if number else num_before
-        of_chunk = infos.rows_of(first + number, 0, skipped + length + 1)
+        of_chunk = infos.rows_of(first + number, skipped + length + 1)
         rows.append(None if of_chunk is None else of_chunk[skipped:])
     return ListedInfos(rows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+from pkgutil import resolve_name
 
 from runner.config.features import FEATURE_BLOCKS
 from runner.config.schemas import ExperimentConfig
@@ -18,13 +18,7 @@ _FEATURES: Mapping[str, str] = {
 
 def features_of(config: ExperimentConfig) -> list[Feature]:
     """Make the features that a run uses."""
-    return [_class_at(path)(config) for name, path in _FEATURES.items() if getattr(config, name).is_used]
-
-
-def _class_at(path: str) -> type[Feature]:
-    module, _, name = path.rpartition(".")
-    found: type[Feature] = getattr(importlib.import_module(module), name)
-    return found
+    return [resolve_name(path)(config) for name, path in _FEATURES.items() if getattr(config, name).is_used]
 
 
 def env_settings_of(config: ExperimentConfig) -> dict[str, object]:

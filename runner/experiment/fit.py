@@ -41,13 +41,10 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
         raise UserError(Problem(what, "runner.fit", fix=fix).render_alone())
     config, start_time_s = trainer.config, time.time()
     folder_of_run = _run_dir_of(provenance) if run_dir is None else Path(run_dir)
-    checkpoint, is_trusted = provenance.checkpoint, provenance.is_trusted
     with (
         opened_run_folder(folder_of_run) as folder,
         interrupts(),
-        RunRecords(
-            config, provenance.composed, folder, trainer.last_result, checkpoint, start_time_s, is_trusted
-        ) as records,
+        RunRecords(config, provenance, folder, trainer.last_result, start_time_s) as records,
         trainer.notes.shown_by(records.note),
     ):
         Run(config, trainer, records).train_until_stopped()

@@ -28,20 +28,16 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
         ConfigError: the cluster can never provide the resources that the configuration needs.
     """
     actors = _remote_actors(config)
-    wanted, asked_by = list(actors), _asked_by_actors(config)
+    wanted, asked_by = [*actors, *tasks_on_data(config)], _asked_by_actors(config)
     if RECORDED_DATA in needs_of(config):
-        from runner.offline.training.workers import resources_asked_for
-
-        wanted += resources_asked_for(config.offline)
         asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
     elif is_held_out_read_by_ray(config):
         wanted.append({"CPU": 1.0})
         asked_by.append("evaluation.offline_evaluation_input_ (one CPU to read)")
-    elif not actors and not config.offline.is_written_by_ray:
+    elif not wanted:
         yield
         return
     if config.offline.is_written_by_ray:
-        wanted.append({"CPU": 1.0})
         asked_by.append("offline.output_write_method (one CPU to write)")
     with connected(config.ray, total(wanted), ", ".join(asked_by), note, wanted):
         yield

@@ -42,8 +42,8 @@ class RecordedReplay:
     read: tuple[str, ...]
     unread: Mapping[str, Column]
 
-    def fill(self, buffers: Mapping[str, ReplayBuffer], built: BuiltModule) -> int:
-        """Write all steps to the buffers and return their number.
+    def fill(self, buffers: Mapping[str, ReplayBuffer], built: BuiltModule) -> None:
+        """Write all steps to the buffers.
 
         Raises:
             ConfigError: a buffer is too small, or the data lacks a column that the learner reads.
@@ -57,7 +57,6 @@ class RecordedReplay:
                 buffers[name].add(Rollout({DEFAULT_MODULE_ID: held}, held.num_rows))
         for name in self.buffers:
             _check_room(name, buffers[name], num_env_steps)
-        return num_env_steps
 
     def _completed(self, block: ColumnBlock) -> ColumnBlock:
         """Return the block with the columns of sampled steps."""
@@ -78,6 +77,7 @@ class RecordedReplay:
 
 def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> RecordedReplay | None:
     """Open the recorded steps that buffers start with, or return None. Call this before learners are made.
+
     Raises:
         ConfigError: the data does not fit, or only Ray Data can read it.
     """
@@ -85,9 +85,9 @@ def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, B
     if not names:
         return None
     acting = acting_modules(built_modules)
+    where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
     if has_several_agents({module_id: built.spec for module_id, built in acting.items()}):
         what = "replay buffers with several agents do not support recorded steps yet"
-        where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
     source = check_recorded_data(config, acting).get(DEFAULT_MODULE_ID)
     if source is None or source.may_be_endless:
@@ -95,7 +95,6 @@ def open_recorded_replay(config: ExperimentConfig, built_modules: Mapping[str, B
             "only Ray Data can read this data" if source is None else "a function that yields episodes may never end"
         )
         what = f"replay buffers can only start with data that this process reads, but {reason}"
-        where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
     sampled = first_sample(config, acting).blocks[DEFAULT_MODULE_ID].columns
     read = [name for built in built_modules.values() for name in columns_of_learner(built.spec, built.module)]

@@ -49,11 +49,11 @@ def run_experiment(
     """
     start_time_s = time.time() if start_time_s is None else start_time_s
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
-    last_result = manifest.get("result", {})
+    provenance = TrainerProvenance(composed, resume_from, is_trusted)
     with (
         _errors_logged(),
         interrupts(),
-        RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
+        RunRecords(config, provenance, folder, manifest.get("result", {}), start_time_s) as records,
         ExitStack() as stack,
     ):
         with internal_errors_reported(records.run_dir), hiding_values(composed.values, composed.references):
@@ -63,7 +63,7 @@ def run_experiment(
                     loads_modules=resume_from is None,
                     note=records.note,
                     run_dir=records.run_dir,
-                    provenance=TrainerProvenance(composed, resume_from, is_trusted),
+                    provenance=provenance,
                 )
             )
             # Fail now, not at the first checkpoint. `get_state` of external env runners would begin a journal segment.

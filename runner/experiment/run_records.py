@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.checkpoints import CheckpointFolder, read_manifest
@@ -19,7 +18,6 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints, module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.blocks import ASYNC
-from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
@@ -60,7 +58,7 @@ from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's driver process does not import torch
     from runner.experiment.loaded_modules import LoadedModule
-    from runner.experiment.trainer import Trainer
+    from runner.experiment.trainer import Trainer, TrainerProvenance
     from runner.plans import Result
     from runner.plans.run_parts import RunParts
     from runner.storage.uploads import Uploads
@@ -131,12 +129,10 @@ class RunRecords:
 
     Args:
         config: configuration of the experiment.
-        composed: values and sources of the configuration.
+        provenance: origin of the configuration, and the checkpoint that the run resumes.
         folder: run dir.
         last_result: result in the checkpoint that the run resumes; empty for a new run.
-        resume_from: checkpoint that the run resumes, or None.
         start_time_s: Unix time of the start of the run, for MLflow.
-        is_trusted: whether to follow the files next to the checkpoint, whoever wrote them.
 
     Raises:
         UserError: the run dir contains a run, or cannot be written.
@@ -145,20 +141,19 @@ class RunRecords:
     def __init__(
         self,
         config: ExperimentConfig,
-        composed: Composed,
+        provenance: TrainerProvenance,
         folder: RunFolder,
         last_result: Result,
-        resume_from: Path | None,
         start_time_s: float,
-        is_trusted: bool = False,
     ) -> None:
+        composed, resume_from, is_trusted = provenance.composed, provenance.checkpoint, provenance.is_trusted
         self.run_dir = run_dir = folder.path
         self._folder = folder
         self.last_result: Result = dict(last_result)
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
         self._num_restarts = {metric: int(last_result.get(metric) or 0) for metric in _RESTARTED}
-        self._config, self._composed, self._num_runners = config, composed, 0
+        self._config, self._composed, self._resume_from, self._num_runners = config, composed, resume_from, 0
         self._info = run_info()
         check_unused(run_dir, resume_from)
         try:
@@ -167,7 +162,6 @@ class RunRecords:
             write_result(run_dir / "environment.json", self._info)
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
-        self._resume_from = resume_from
         self._display = LoggedDisplay(make_display(config.tracking.display))  # type: ignore[arg-type]
         self._uploads = _start_uploads(config, run_dir, resume_from, self._display.note)
         self._known_run = {}
@@ -210,9 +204,9 @@ class RunRecords:
     def start(
         self,
         iteration: int,
-        loaded: Sequence[LoadedModule] = (),
-        data_sets: Sequence[DataSet] = (),
-        replay: Mapping[str, str] = MappingProxyType({}),
+        loaded: Sequence[LoadedModule],
+        data_sets: Sequence[DataSet],
+        replay: Mapping[str, str],
     ) -> None:
         """Start training after `iteration`, and drop lines of later iterations, which a killed run left behind.
 

@@ -92,7 +92,7 @@ class AddStatesFromInfosToTrainBatch(LearnerConnector):
 
 
 def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
-    infos = block.infos.rows_of(chunk, 0, int(block.lengths[chunk]) + 1) if block.infos else None
+    infos = block.infos.rows_of(chunk, int(block.lengths[chunk]) + 1) if block.infos else None
     states: list[Any] = []
     for info in infos or [{}]:
         if STATE not in info and not states:

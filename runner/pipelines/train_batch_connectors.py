@@ -34,7 +34,7 @@ class AddInfosFromEpisodesToTrainBatch(LearnerConnector):
         rows: list[dict[str, Any]] = []
         for chunk, length in enumerate(episodes.lengths.tolist()):
             num_rows = length + num_last
-            infos = episodes.infos.rows_of(chunk, 0, num_rows) if episodes.infos else None
+            infos = episodes.infos.rows_of(chunk, num_rows) if episodes.infos else None
             rows += [{} for _ in range(num_rows)] if infos is None else infos
         batch[INFOS] = rows
         return batch

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.block_state import block_from_state, block_to_state
-from runner.episodes.columns import OBS, Agents, ColumnBlock, ListedInfos, Rollout, concat_blocks, row_ranges
+from runner.episodes.columns import OBS, ColumnBlock, ListedInfos, Rollout, concat_blocks, row_ranges
 
 IntArray = npt.NDArray[np.int64]
 
@@ -134,18 +134,8 @@ class _Episodes:
             episode_ids=[block.episode_ids[chunk] for chunk in first.tolist()],
             infos=_joined_infos(block, np.split(chunks, ends[:-1])),
             module_id=block.module_id,
-            agents=_taken_agents(block.agents, first.tolist(), obs_rows),
+            agents=block.agents and block.agents.of_chunks(first.tolist(), obs_rows),
         )
-
-
-def _taken_agents(agents: Agents | None, chunks: Sequence[int], obs_rows: IntArray) -> Agents | None:
-    if agents is None:
-        return None
-    return Agents(
-        [agents.agent_ids[chunk] for chunk in chunks],
-        [agents.multi_agent_episode_ids[chunk] for chunk in chunks],
-        agents.env_t[obs_rows],
-    )
 
 
 def _joined_infos(block: ColumnBlock, episodes: Sequence[IntArray]) -> ListedInfos | None:
@@ -160,7 +150,7 @@ def _infos_of_episode(block: ColumnBlock, chunks: Sequence[int]) -> list[dict[st
     infos: list[dict[str, Any]] = []
     for chunk in chunks:
         num_rows = int(block.lengths[chunk]) + (chunk == chunks[-1])
-        infos += block.infos.rows_of(chunk, 0, num_rows) or [{} for _ in range(num_rows)]
+        infos += block.infos.rows_of(chunk, num_rows) or [{} for _ in range(num_rows)]
     return infos if any(infos) else None
 
 

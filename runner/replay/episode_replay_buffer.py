@@ -106,8 +106,8 @@ class _InfosOfFragments(InfoRows):
     def __init__(self, origins: Sequence[_Origin], starts: Sequence[int]) -> None:
         self._origins, self._starts = origins, starts
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         origin, start = self._origins[chunk], self._starts[chunk]
         infos = origin.block.infos
-        rows = None if infos is None else infos.rows_of(origin.index, 0, start + num_rows)
-        return None if rows is None else [{}] * num_before + rows[start:]
+        rows = None if infos is None else infos.rows_of(origin.index, start + num_rows)
+        return None if rows is None else rows[start:]

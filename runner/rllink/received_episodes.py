@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, Lookback
+from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, LookbackOfChunks
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP
 
 BoolArray = npt.NDArray[np.bool_]
@@ -261,7 +261,7 @@ def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -
         is_truncated=is_truncated,
         t_started=np.array([episode.num_steps_sampled for episode in episodes], np.int64),
         episode_ids=[episode.id for episode in episodes],
-        lookback=_StoredLookback(episodes) if any(episode.past for episode in episodes) else None,
+        lookback=_lookback_of(episodes),
         module_id=parts[0].module_id,
         agents=None if env_t is None else _agents(episodes, env_t),
     )
@@ -355,15 +355,10 @@ class _RowOrder:
         )
 
 
-class _StoredLookback(Lookback):
-    """Lookback at the steps stored in episodes."""
-
-    def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
-        self._pasts = [episode.past for episode in episodes]
-        self.num_before = np.array([0 if past is None else len(past[REWARDS]) for past in self._pasts], np.int64)
-
-    def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        return self._pasts[chunk] or {}
+def _lookback_of(episodes: Sequence[OpenEpisode]) -> LookbackOfChunks | None:
+    pasts = [episode.past or {} for episode in episodes]
+    num_before = np.array([len(past[REWARDS]) if past else 0 for past in pasts], np.int64)
+    return LookbackOfChunks(pasts, num_before) if any(pasts) else None
 
 
 def _agents(episodes: Sequence[OpenEpisode], env_t: IntArray) -> Agents:

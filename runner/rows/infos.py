@@ -54,11 +54,10 @@ class ChunkInfos:
     slots: Sequence[int]
     first_rows: Sequence[int]
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones."""
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return `num_rows` infos of the chunk's observations."""
         first, slot = self.first_rows[chunk], self.slots[chunk]
-        infos = [self.infos.at(row, slot) for row in range(first, first + num_rows)]
-        return [{} for _ in range(num_before)] + infos
+        return [self.infos.at(row, slot) for row in range(first, first + num_rows)]
 
 
 def copied_info(value: Any) -> Any:

@@ -73,17 +73,15 @@ class TrialTraining:
         if resume_from is not None:
             folder.write_configuration(composed)  # its population may have changed values
         stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
-        last_result = manifest.get("result", {})
-        self._records = stack.enter_context(
-            RunRecords(self._experiment, composed, folder, last_result, resume_from, 0.0)
-        )
+        last_result, provenance = manifest.get("result", {}), TrainerProvenance(composed, resume_from)
+        self._records = stack.enter_context(RunRecords(self._experiment, provenance, folder, last_result, 0.0))
         self._trainer = stack.enter_context(
             Trainer(
                 self._experiment,
                 loads_modules=resume_from is None,
                 note=self._records.note,
                 run_dir=run_dir,
-                provenance=TrainerProvenance(composed, resume_from),
+                provenance=provenance,
             )
         )
         if stored is not None:

@@ -228,7 +228,7 @@ def _dtypes(block: ColumnBlock) -> dict[str, Any]:
 
 def _infos_of(block: ColumnBlock) -> list[Any]:
     """Return the infos of each episode; an empty list for an episode without infos."""
-    rows = [block.infos and block.infos.rows_of(n, 0, length + 1) for n, length in enumerate(block.lengths.tolist())]
+    rows = [block.infos and block.infos.rows_of(n, length + 1) for n, length in enumerate(block.lengths.tolist())]
     return [infos if infos and any(infos) else [] for infos in rows]
 
 

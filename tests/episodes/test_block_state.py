@@ -109,19 +109,19 @@ def test_nested_columns(tmp_path: Path) -> None:
 )
 def test_of_infos_what_a_checkpoint_can_hold_is_kept(info: Any, kept: Any, tmp_path: Path) -> None:
     class Infos:
-        def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
             return None if chunk == 1 else [info] * num_rows
 
     block = replace(block_from_episodes([episode_of("a", 2), episode_of("b", 1)]), infos=Infos())
     got = through_disk(Rollout({ID: block}, 3), tmp_path / "one").blocks[ID]
     assert got.infos is not None
-    assert got.infos.rows_of(0, 0, 3) == [info if kept is None else kept] * 3
-    assert got.infos.rows_of(1, 0, 2) is None
+    assert got.infos.rows_of(0, 3) == [info if kept is None else kept] * 3
+    assert got.infos.rows_of(1, 2) is None
 
 
 def test_arrays_in_infos_are_kept(tmp_path: Path) -> None:
     class Infos:
-        def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]]:
+        def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]]:
             return [{"state": np.arange(3.0) + row} for row in range(num_rows)]
 
     block = replace(block_from_episodes([episode_of("a", 2)]), infos=Infos())

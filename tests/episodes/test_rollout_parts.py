@@ -29,8 +29,8 @@ class Past(Lookback):
 class Infos:
     """The chunk and the row of each observation."""
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        return None if chunk == 1 else [{}] * num_before + [{"at": (chunk, row)} for row in range(num_rows)]
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        return None if chunk == 1 else [{"at": (chunk, row)} for row in range(num_rows)]
 
 
 def _block(lengths: list[int]) -> ColumnBlock:
@@ -95,9 +95,9 @@ def test_each_chunk_of_a_part_is_a_slice_of_a_chunk(lengths: list[int], data: An
         rows = slice(first_obs, first_obs + length + 1)
         np.testing.assert_array_equal(part.columns["obs"]["x"][rows], obs)
         np.testing.assert_array_equal(part.agents.env_t[rows], obs)
-        whole = block.infos.rows_of(chunk, 0, lengths[chunk] + 1)
-        expected = None if whole is None else [{}, *whole[skipped : skipped + length]]
-        assert part.infos.rows_of(number, 1, length) == expected
+        whole = block.infos.rows_of(chunk, lengths[chunk] + 1)
+        expected = None if whole is None else whole[skipped : skipped + length]
+        assert part.infos.rows_of(number, length) == expected
         _check_lookback(part, number, block, chunk, skipped, num_lookback)
         first_obs = rows.stop
 

@@ -72,7 +72,7 @@ def test_any_spaces_are_trained_on(obs: str, actions: str, memory: tuple[str, ..
     if actions not in ("dict", "tuple", "reals", "unbounded", "nested"):  # with a Box they are scaled on the way
         assert block.infos is not None
         for chunk, first in enumerate(block.offsets[:-1].tolist()):
-            infos = block.infos.rows_of(chunk, 0, int(block.lengths[chunk]) + 1)
+            infos = block.infos.rows_of(chunk, int(block.lengths[chunk]) + 1)
             assert infos is not None
             for t, info in enumerate(infos[1:]):
                 assert nested.equal(nested.take(columns["actions"], first + t), info["action"])

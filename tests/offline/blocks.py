@@ -127,7 +127,7 @@ def assert_same(first: ColumnBlock, second: ColumnBlock) -> None:
     for name in first.columns:
         nested.map_leaves(_assert_same_array, first.columns[name], second.columns[name])
     for chunk, length in enumerate(first.lengths.tolist()):
-        mine, theirs = (b.infos.rows_of(chunk, 0, length + 1) if b.infos else None for b in (first, second))
+        mine, theirs = (b.infos.rows_of(chunk, length + 1) if b.infos else None for b in (first, second))
         assert _normal(mine) == _normal(theirs)
     assert (first.agents is None) == (second.agents is None)
     if first.agents is not None and second.agents is not None:
@@ -176,9 +176,7 @@ def part_of(block: ColumnBlock, start: int, stop: int) -> ColumnBlock:
         block.is_truncated[chunks],
         block.t_started[chunks],
         list(block.episode_ids)[chunks],
-        infos=ListedInfos([infos.rows_of(i, 0, int(block.lengths[i]) + 1) for i in range(start, stop)])
-        if infos
-        else None,
+        infos=ListedInfos([infos.rows_of(i, int(block.lengths[i]) + 1) for i in range(start, stop)]) if infos else None,
         module_id=block.module_id,
         agents=Agents(agents.agent_ids[chunks], agents.multi_agent_episode_ids[chunks], agents.env_t[obs_rows])
         if agents

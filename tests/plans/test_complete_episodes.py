@@ -128,7 +128,7 @@ def test_any_object_in_infos_can_be_checkpointed(tmp_path: Path) -> None:
     block = block_from_episodes([episode])
 
     class Infos:
-        def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]]:
+        def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]]:
             return [{"thing": Unreadable()}] * num_rows
 
     running = replace(block, is_truncated=np.array([False]), infos=Infos())

@@ -36,8 +36,8 @@ class _Infos:
     def __init__(self, ids: np.ndarray) -> None:
         self._ids = ids
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, int]]:
-        return [{}] * num_before + [{"step": 1000 * int(self._ids[chunk]) + row} for row in range(num_rows)]
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, int]]:
+        return [{"step": 1000 * int(self._ids[chunk]) + row} for row in range(num_rows)]
 
 
 blocks = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=6)

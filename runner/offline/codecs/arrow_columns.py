@@ -102,12 +102,10 @@ class RecordedInfos:
 
     texts: pa.ChunkedArray | pa.Array  # (E,) list<string>; null if all are empty
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_before` empty infos and the first `num_rows` infos of the chunk, or None if all are empty."""
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return the first `num_rows` infos of the chunk, or None if all are empty."""
         texts: list[str] | None = self.texts[chunk].as_py()
-        if texts is None:
-            return None
-        return [{} for _ in range(num_before)] + [info_from_json(text) for text in texts[:num_rows]]
+        return None if texts is None else [info_from_json(text) for text in texts[:num_rows]]
 
 
 def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | None:

@@ -240,7 +240,7 @@ def _info_rows(block: ColumnBlock) -> list[list[dict[str, Any]] | None]:
         return []
     if isinstance(block.infos, RecordedInfos) and block.infos.texts.null_count == len(block):
         return []
-    return [block.infos.rows_of(chunk, 0, int(length) + 1) for chunk, length in enumerate(block.lengths)]
+    return [block.infos.rows_of(chunk, int(length) + 1) for chunk, length in enumerate(block.lengths)]
 
 
 def _agent_columns(block: ColumnBlock) -> dict[str, pa.Array]:

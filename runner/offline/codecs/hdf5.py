@@ -325,7 +325,7 @@ class ColumnInfos:
     starts: IntArray  # (E,) first row of each chunk in the columns
     num_rows: IntArray  # (E,) rows of each chunk there
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         first, known = int(self.starts[chunk]), min(int(self.num_rows[chunk]), num_rows)
         infos = [{key: column[row] for key, column in self.columns.items()} for row in range(first, first + known)]
-        return [{} for _ in range(num_before)] + infos + [{} for _ in range(num_rows - known)]
+        return infos + [{} for _ in range(num_rows - known)]

@@ -276,12 +276,11 @@ class _EpisodeInfos:
 
     columns: Sequence[Mapping[str, Array]]
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         columns = self.columns[chunk]
         if not columns:
             return None
-        infos = [{key: column[row] for key, column in columns.items() if row < len(column)} for row in range(num_rows)]
-        return [{} for _ in range(num_before)] + infos
+        return [{key: column[row] for key, column in columns.items() if row < len(column)} for row in range(num_rows)]
 
 
 # --- HDF5 -----------------------------------------------------------------------------------------

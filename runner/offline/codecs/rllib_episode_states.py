@@ -52,7 +52,7 @@ def episodes_to_items(block: ColumnBlock, layout: Layout) -> pa.Table:
 def _state_of(block: ColumnBlock, chunk: int, spaces: Mapping[str, dict[str, Any] | None]) -> dict[str, Any]:
     length, start, agents = int(block.lengths[chunk]), int(block.offsets[chunk]), block.agents
     t_started = int(block.t_started[chunk])
-    infos = None if block.infos is None else block.infos.rows_of(chunk, 0, length + 1)
+    infos = None if block.infos is None else block.infos.rows_of(chunk, length + 1)
     outputs = {
         name: _buffer(_rows(name, column, start, length))
         for name, column in block.columns.items()

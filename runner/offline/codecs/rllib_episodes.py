@@ -7,12 +7,11 @@ over steps. Object arrays, which msgpack-numpy pickles, are rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from runner.config.errors import nearest_match
@@ -27,7 +26,7 @@ from runner.episodes.columns import (
     ColumnBlock,
     InfoRows,
     ListedInfos,
-    Lookback,
+    LookbackOfChunks,
 )
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.numpy_msgpack import (
@@ -43,17 +42,6 @@ from runner.offline.files.data_error import DataLocation, data_error
 ITEM = "item"
 _STATE_NAMES = {"observations": OBS, "actions": ACTIONS, "rewards": REWARDS}
 _FLAGS = ("is_terminated", "is_truncated")
-
-
-@dataclass(frozen=True)
-class PastSteps(Lookback):
-    """The recorded steps before the chunks of a block."""
-
-    columns: Sequence[Mapping[str, Column]]  # of each chunk
-    num_before: npt.NDArray[np.int64]
-
-    def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        return self.columns[chunk]
 
 
 @dataclass(frozen=True)
@@ -297,11 +285,11 @@ def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: DataLoc
     return concatenate_alike(parts, "episodes", lambda at: where.at(rows[at][0]), as_in, mixes_numbers=True)
 
 
-def _lookback_of(episodes: Sequence[_Episode]) -> Lookback | None:
+def _lookback_of(episodes: Sequence[_Episode]) -> LookbackOfChunks | None:
     if not any(episode.num_before for episode in episodes):
         return None
     num_before = np.array([episode.num_before for episode in episodes], np.int64)
-    return PastSteps([episode.past for episode in episodes], num_before)
+    return LookbackOfChunks([episode.past for episode in episodes], num_before)
 
 
 def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:

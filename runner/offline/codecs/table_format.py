@@ -141,7 +141,7 @@ def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
     texts: list[str | None] = []
     finals: list[str | None] = []
     for chunk, length in enumerate(block.lengths.tolist()):
-        infos = block.infos.rows_of(chunk, 0, length + 1)
+        infos = block.infos.rows_of(chunk, length + 1)
         if infos is None or not any(infos):
             texts += [None] * length
             finals += [None] * length

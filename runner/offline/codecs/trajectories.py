@@ -86,12 +86,12 @@ class StepInfos:
     rows: Sequence[dict[str, Any]]  # R
     offsets: IntArray  # (E + 1,)
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         infos = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
         if not any(infos):
             return None
         infos += [{} for _ in range(num_rows - len(infos))]
-        return [{} for _ in range(num_before)] + infos[:num_rows]
+        return infos[:num_rows]
 
 
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:

@@ -194,7 +194,7 @@ class _Scan:
         self._terminated += int(block.is_terminated.sum())
         self._truncated += int(block.is_truncated.sum())
         self._tasks += block.tasks or ()
-        self._has_infos |= block.infos is not None and block.infos.rows_of(0, 0, int(block.lengths[0]) + 1) is not None
+        self._has_infos |= block.infos is not None and block.infos.rows_of(0, int(block.lengths[0]) + 1) is not None
         for name, column in block.columns.items():
             for path, leaf in _named_leaves(name, column):
                 self._columns.setdefault(path, _LeafScan(path)).add(np.asarray(leaf))

@@ -73,7 +73,7 @@ class RecordedChunk:
         columns = {name: nested.take(column, obs_rows if name in _OBS_ROWS else rows) for name, column in taken.items()}
         if copies:
             columns = {name: nested.map_leaves(np.copy, column) for name, column in columns.items()}
-        return cls(columns, length, block.infos.rows_of(chunk, 0, length + 1) if block.infos else None)
+        return cls(columns, length, block.infos.rows_of(chunk, length + 1) if block.infos else None)
 
     @classmethod
     def joined(cls, parts: Sequence[RecordedChunk]) -> RecordedChunk:
@@ -212,10 +212,10 @@ class JoinedInfos:
     def __init__(self, episodes: Sequence[Sequence[RecordedChunk]]) -> None:
         self._episodes = episodes
 
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_before` empty infos and then an episode's infos, or None if all are empty."""
+    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return an episode's infos, or None if all are empty."""
         parts = self._episodes[chunk]
-        rows: list[dict[str, Any]] = [{} for _ in range(num_before)]
+        rows: list[dict[str, Any]] = []
         for part in parts:
             rows += part.infos_of(part is parts[-1])
         return rows if any(rows) else None

@@ -85,8 +85,8 @@ def test_there_and_back(data: st.DataObject) -> None:
     states = [msgpack.unpackb(item, strict_map_key=False) for item in items["item"].to_pylist()]
     assert [state["t"] for state in states] == (block.t_started + block.lengths).tolist()
     for chunk, length in enumerate(block.lengths.tolist()):
-        given_infos = None if block.infos is None else block.infos.rows_of(chunk, 0, length + 1)
-        read = None if again.infos is None else again.infos.rows_of(chunk, 0, length + 1)
+        given_infos = None if block.infos is None else block.infos.rows_of(chunk, length + 1)
+        read = None if again.infos is None else again.infos.rows_of(chunk, length + 1)
         assert [bool(info) for info in given_infos or []] == [bool(info) for info in read or given_infos or []]
 
 
@@ -96,12 +96,12 @@ def test_infos_come_back() -> None:
     rows: list[list[dict[str, Any]] | None] = [[{}, info], None]
     again = through_items(ColumnBlock(**{**vars(block), "infos": ListedInfos(rows)}))
     assert again.infos is not None
-    assert [info_to_json(one) for one in again.infos.rows_of(0, 0, 2) or []] == ["{}", info_to_json(info)]
-    assert again.infos.rows_of(1, 0, 2) is None
+    assert [info_to_json(one) for one in again.infos.rows_of(0, 2) or []] == ["{}", info_to_json(info)]
+    assert again.infos.rows_of(1, 2) is None
     odd = ListedInfos([[{}, {"object": RECORDED, np.str_("many"): 2**70, "pair": (1, 2), "text": np.str_("x")}], None])
     again = through_items(ColumnBlock(**{**vars(block), "infos": odd}))
     assert again.infos is not None
-    assert again.infos.rows_of(0, 0, 2) == [
+    assert again.infos.rows_of(0, 2) == [
         {},
         {"object": str(RECORDED), "many": str(2**70), "pair": [1, 2], "text": "x"},
     ]

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock
-from runner.offline.codecs import rllib_episodes
+from runner.episodes.columns import ColumnBlock, LookbackOfChunks
 from runner.offline.codecs.rllib_episodes import decode_by_module, read_spaces, recognises
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation
@@ -161,8 +160,8 @@ def test_infos_are_kept_where_there_are_any() -> None:
     infos = [{}, {"x": np.float32(0.5), "deep": {"y": [1, 2]}}, {}, {"z": True}]
     block = decode(table(state(3), state(3, infos=buffer(infos)), state(2, lookback=1, infos=buffer(infos, 1))))
     assert block.infos is not None
-    assert block.infos.rows_of(0, 0, 4) is None
-    assert block.infos.rows_of(1, 2, 4) == [{}, {}, *infos]
+    assert block.infos.rows_of(0, 4) is None
+    assert block.infos.rows_of(1, 4) == infos
     assert block[2].get_infos() == infos[1:]
 
 
@@ -326,5 +325,5 @@ def test_damaged_spaces_are_refused() -> None:
 
 
 def test_lookback_rows_are_not_part_of_the_state_of_others() -> None:
-    past = rllib_episodes.PastSteps([{}, {"obs": np.arange(2)}], np.array([0, 2]))
+    past = LookbackOfChunks([{}, {"obs": np.arange(2)}], np.array([0, 2]))
     assert past.rows_before("obs", np.array([1, 1]), np.array([1, 2])).tolist() == [1, 0]
