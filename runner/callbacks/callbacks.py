@@ -106,7 +106,7 @@ class Callbacks(Part):
         return states
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore a state of `get_state`; callbacks missing from the state keep theirs."""
+        """Restore a state of `get_state`; callbacks missing from the state keep their current state."""
         self.restore(state)
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:

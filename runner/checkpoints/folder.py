@@ -59,7 +59,7 @@ class CheckpointFolder:
         for folder in leftovers:
             shutil.rmtree(folder, ignore_errors=True)
         folders = list_checkpoints(self.path)  # empty if the run dir was moved meanwhile
-        for folder in [folder for folder in folders if _iteration(folder) > _iteration(newest)]:
+        for folder in [folder for folder in folders if iteration_of(folder) > iteration_of(newest)]:
             folders.remove(folder)
             _remove(folder)
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
@@ -105,7 +105,7 @@ def naming_older(checkpoint: Path) -> Iterator[None]:
         yield
     except CheckpointError as error:
         older = [
-            folder for folder in list_checkpoints(checkpoint.parent) if _iteration(folder) < _iteration(checkpoint)
+            folder for folder in list_checkpoints(checkpoint.parent) if iteration_of(folder) < iteration_of(checkpoint)
         ]
         intact = next((folder for folder in reversed(older) if _is_intact(folder)), None)
         fix = "start a new run: none of its older checkpoints is intact"
@@ -126,10 +126,11 @@ def _is_intact(checkpoint: Path) -> bool:
 
 def list_checkpoints(path: Path) -> list[Path]:
     """List the complete checkpoints in a folder, oldest first."""
-    return sorted((manifest.parent for manifest in path.glob(f"iteration_*/{MANIFEST}")), key=_iteration)
+    return sorted((manifest.parent for manifest in path.glob(f"iteration_*/{MANIFEST}")), key=iteration_of)
 
 
-def _iteration(folder: Path) -> int:
+def iteration_of(folder: Path) -> int:
+    """Return the number in the name of a checkpoint, or -1."""
     number = folder.name.removeprefix("iteration_")
     return int(number) if number.isdigit() else -1
 

@@ -40,7 +40,7 @@ def sweep_with_hydra(arguments: Arguments) -> int:
             run()
         except _RunFailedError as failed:
             return failed.exit_code
-        except OSError as error:  # the job reports its own errors: this one is Hydra's, making the folder
+        except OSError as error:  # the job reports its own errors: this one comes from Hydra, which creates the folder
             raise UserError(f"the run dir cannot be created: {error}") from error
     return 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.closing import close_each
 from runner.cluster.actors import Caller, RemoteActor
-from runner.cluster.futures import Future, FutureAfterCalls
+from runner.cluster.futures import Future, FutureAfterCalls, LocalFuture
 from runner.config.errors import RunFailure, RunnerError
 from runner.restarts import ActorDied, Restarts
 
@@ -194,13 +194,14 @@ class GroupFuture(Future):
         group: group of the actor.
         index: index of the actor.
         call: name of a method, and its arguments.
+        answer: the answer, if a checkpoint contains it.
     """
 
-    def __init__(self, group: ActorGroup, index: int, call: tuple[Any, ...]) -> None:
+    def __init__(self, group: ActorGroup, index: int, call: tuple[Any, ...], answer: Any = None) -> None:
         self.index = index
         self._group, self._call = group, call
         self._death: ActorDied | None = None  # final: the call is not repeated
-        self._future: Future = self._sent()
+        self._future: Future = LocalFuture(lambda: answer) if answer is not None else self._sent()
         if not group.repeats_calls:
             self._call = ()  # its arguments may be large
 

@@ -162,9 +162,9 @@ class _Composition:
             self.provenance.sources[_UPLOAD_TO] = where
 
     def _folder(self, config: DictConfig, key: str) -> str | None:
-        """Return a folder in Hydra's block; report an override that cannot be resolved."""
+        """Return a folder in Hydra's block; report one that cannot be resolved, except by Hydra's sweepers."""
         value = _value(config, key)
-        if value is None and any(line.key == key for line in self.lines):
+        if value is None and not self._is_for_other_sweeper:
             fix = "${hydra.runtime.cwd} instead of ${hydra:runtime.cwd}, for example"
             problem = Problem(f"{key} cannot be resolved", self._where_in_hydra(key), expected="a folder", fix=fix)
             self.problems.append(problem)
@@ -190,13 +190,17 @@ class _Composition:
                 self.problems.append(problem)
                 self.leave_out(line)
 
+    @property
+    def _is_for_other_sweeper(self) -> bool:
+        return any(line.key == "hydra/sweeper" for line in self.lines)
+
     def _find_idle(self, line: OverrideLine) -> Problem | None:
         """Find an override of Hydra that only Hydra's sweepers would follow."""
         if not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS:
             return None
-        if any(other.key == "hydra/sweeper" for other in self.lines):
+        if self._is_for_other_sweeper:
             return None
-        what = f"{line.key} has no effect, because runner makes the folders and the logs of its runs"
+        what = f"{line.key} has no effect, because runner creates the folders and logs of runs itself"
         return Problem(what, line.where, expected=list_names(_HYDRA_KEYS), nearest=nearest_match(line.key, _HYDRA_KEYS))
 
     def leave_out(self, line: OverrideLine) -> None:

@@ -11,7 +11,7 @@ from runner.restarts import PeerDied
 
 
 class Collective:
-    """Learners that update the same module synchronously, each on different rows; this class is one without peers.
+    """The peers of a learner, which update the same module synchronously on different rows. This class is without peers.
 
     All of them make the same calls in the same order.
 

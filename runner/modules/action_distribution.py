@@ -6,15 +6,14 @@ noise.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Tables")
 
 # Logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
 MASKED_LOGIT = -1e9
@@ -94,19 +93,24 @@ def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
     return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
 
 
+class Tables(Protocol):
+    """Constant tensors of a distribution."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the tables on a device."""
+
+
 def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
     """Return the tables on a device; they are copied from the CPU's at the first call.
 
     Args:
-        tables: device -> the tables on it, a dataclass of tensors.
+        tables: device -> the tables on it.
         device: of the inputs.
     """
     found = tables.get(device)
     if found is None:
         with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
-            on_cpu: Any = tables[torch.device("cpu")]
-            values = [getattr(on_cpu, field.name).to(device) for field in fields(on_cpu)]
-            found = tables[device] = type(on_cpu)(*values)
+            found = tables[device] = tables[torch.device("cpu")].to(device)
     return found
 
 

@@ -22,6 +22,8 @@ from runner.config.metrics import (
 
 _INTERVAL_S = 1.0
 _PAUSE_PER_WORK = 500  # a sample takes at most this fraction of the time since the sample before it
+_IDLE = ("idle", "iowait")
+_COUNTED_TWICE = ("guest", "guest_nice")  # they are part of `user` and `nice`
 _NVML_LIBRARY = "libnvidia-ml.so.1"
 
 Usage = dict[str, float | None]
@@ -36,13 +38,12 @@ class SystemUsage:
 
     def __init__(self, has_gpus: bool = False) -> None:
         self._has_gpus = has_gpus
-        psutil.cpu_percent()  # begins to measure
-        self._before = _Run.read()
+        self._before = _read_counters()
         self._newest: Usage | None = None
         self._next_s = 0.0
 
     def metrics(self) -> Usage:
-        """Return the newest sample: metric -> value, or None for GPUs without a driver."""
+        """Return the newest sample: metric -> value, or None if the system does not report it."""
         if self._newest is None or time.perf_counter() >= self._next_s:
             started_s = time.thread_time()
             self._newest = self._sample()
@@ -51,47 +52,63 @@ class SystemUsage:
         return dict(self._newest)
 
     def _sample(self) -> Usage:
-        before, now = self._before, _Run.read()
+        before, now = self._before, _read_counters()
         self._before = now
-        usage: Usage = {
-            CPU_PERCENT: psutil.cpu_percent(),
-            RUN_CPUS: now.cpus_since(before),
-            MEMORY_PERCENT: psutil.virtual_memory().percent,
-            RUN_MEMORY_GB: now.num_bytes / 1e9,
-        }
+        usage: Usage = dict.fromkeys((CPU_PERCENT, RUN_CPUS, MEMORY_PERCENT, RUN_MEMORY_GB))
+        if before is not None and now is not None:
+            usage[CPU_PERCENT], usage[RUN_CPUS] = now.cpu_percent_since(before), now.run_cpus_since(before)
+        if now is not None:
+            usage[MEMORY_PERCENT], usage[RUN_MEMORY_GB] = now.memory_percent, now.run_bytes / 1e9
         return usage | _gpu_usage() if self._has_gpus else usage
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Use of the machine by this process and its descendants.
+class _Counters:
+    """Counters of the machine, and of this process and its descendants, which are the run.
 
     Attributes:
         time_s: time of the reading.
-        cpu_s: process id -> seconds of CPU time.
-        num_bytes: resident memory.
+        busy_s, total_s: seconds of all CPUs.
+        memory_percent: memory in use.
+        run_s: process id -> seconds of CPU time.
+        run_bytes: resident memory of the processes.
     """
 
     time_s: float
-    cpu_s: Mapping[int, float]
-    num_bytes: int
+    busy_s: float
+    total_s: float
+    memory_percent: float
+    run_s: Mapping[int, float]
+    run_bytes: int
 
-    @classmethod
-    def read(cls) -> _Run:
-        this = psutil.Process()
-        cpu_s: dict[int, float] = {}
-        num_bytes = 0
-        for process in (this, *this.children(recursive=True)):
-            with suppress(psutil.Error), process.oneshot():  # the process has ended
-                used = process.cpu_times()
-                num_bytes += process.memory_info().rss
-                cpu_s[process.pid] = used.user + used.system
-        return cls(time.perf_counter(), cpu_s, num_bytes)
+    def cpu_percent_since(self, before: _Counters) -> float | None:
+        total_s = self.total_s - before.total_s
+        return 100.0 * (self.busy_s - before.busy_s) / total_s if total_s > 0 else None
 
-    def cpus_since(self, before: _Run) -> float:
+    def run_cpus_since(self, before: _Counters) -> float:
         """Return the mean number of CPUs that the processes kept busy."""
-        used_s = sum(cpu_s - before.cpu_s.get(process, 0.0) for process, cpu_s in self.cpu_s.items())
+        used_s = sum(seconds - before.run_s.get(process, 0.0) for process, seconds in self.run_s.items())
         return used_s / (self.time_s - before.time_s)
+
+
+def _read_counters() -> _Counters | None:
+    """Return the counters, or None if the system does not report them."""
+    run_s: dict[int, float] = {}
+    run_bytes = 0
+    try:
+        cpus = psutil.cpu_times()._asdict()
+        memory_percent = psutil.virtual_memory().percent
+        this = psutil.Process()
+        for process in (this, *this.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess), process.oneshot():  # the process has ended
+                used = process.cpu_times()
+                run_bytes += process.memory_info().rss
+                run_s[process.pid] = used.user + used.system
+    except (psutil.Error, OSError):
+        return None
+    total_s = sum(cpus.values()) - sum(cpus.get(name, 0.0) for name in _COUNTED_TWICE)
+    idle_s = sum(cpus.get(name, 0.0) for name in _IDLE)
+    return _Counters(time.perf_counter(), total_s - idle_s, total_s, memory_percent, run_s, run_bytes)
 
 
 # -- GPUs -------------------------------------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ def _started(path: Path) -> str:
 def _read_config(file: Path) -> dict[str, str]:
     try:
         content = read_yaml(file)
-    except (OSError, ValueError, YAMLError):
+        values = flatten_parameters(content) if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError, YAMLError):
         return {}
-    values = flatten_parameters(content) if isinstance(content, dict) else {}
     return {key: shorten(text, _MOST_LETTERS) for key, text in values.items()}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.checkpoint import MANIFEST
 from runner.checkpoints.files import ALTERED, broken
-from runner.checkpoints.folder import list_checkpoints
+from runner.checkpoints.folder import iteration_of, list_checkpoints
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
 from runner.locks import LOCK_FILE
@@ -104,9 +104,9 @@ class _Fetch:
         Raises:
             UserError: a run has trained in it that is in another state.
         """
-        local = [folder.name for folder in list_checkpoints(run_dir / "checkpoints")]
-        # Numbers have six digits, or more from a million on.
-        is_ahead = any((len(name), name) > (len(newest), newest) for name in local)
+        checkpoints = list_checkpoints(run_dir / "checkpoints")
+        local = [folder.name for folder in checkpoints]
+        is_ahead = bool(checkpoints) and iteration_of(checkpoints[-1]) > iteration_of(Path(newest))
         is_empty = not local and not (run_dir / "progress.jsonl").exists()  # after a rejected start
         if is_empty or not ((run_dir / LOCK_FILE).exists() or is_ahead):  # an unused copy
             return False

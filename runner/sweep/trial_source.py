@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from ray.tune.search import Searcher
@@ -17,18 +17,14 @@ from runner.sweep.trials import SweepFolder, Trial, unfinished
 from runner.tracking.plain_values import finite_number
 
 
-class Proposals:
-    """Combinations without their seeds, which are known from the start."""
-
-    def __init__(self, combinations: Iterator[Combination]) -> None:
-        self._combinations = combinations
+class Proposals(Protocol):
+    """Combinations without their seeds."""
 
     def propose(self) -> Combination | None:
         """Return the next combination, or None if there are no more."""
-        return next(self._combinations, None)
 
     def tell(self, combination: Combination, value: float) -> None:
-        """Record the result of a combination, possibly from an earlier start; does nothing here."""
+        """Record the result of a combination, possibly from an earlier start."""
 
 
 def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known: int) -> Proposals:
@@ -43,11 +39,24 @@ def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known
     if config.search == "tpe":
         return OptunaProposals(space, [config.seed, num_known] if num_known else config.seed, mode)
     if config.search == "random":
-        return Proposals(space.samples(np.random.default_rng(config.seed)))
-    return Proposals(space.grid())
+        return ListedProposals(space.samples(np.random.default_rng(config.seed)))
+    return ListedProposals(space.grid())
 
 
-class OptunaProposals(Proposals):
+class ListedProposals:
+    """Combinations that are known from the start."""
+
+    def __init__(self, combinations: Iterator[Combination]) -> None:
+        self._combinations = combinations
+
+    def propose(self) -> Combination | None:
+        return next(self._combinations, None)
+
+    def tell(self, combination: Combination, value: float) -> None:
+        """Ignore the result."""
+
+
+class OptunaProposals:
     """Proposals of a tree-structured Parzen estimator (Optuna's `TPESampler`, https://optuna.readthedocs.io).
 
     Args:

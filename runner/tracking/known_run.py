@@ -223,7 +223,7 @@ def add_artifacts(folder: Path, files: Iterable[Path], artifact_folder: str, is_
     except UnknownRunError as error:
         raise NotLoggedError(str(error).splitlines()[0]) from error
     run_id, uri = known["run_id"], known["tracking_uri"]
-    os.environ.update(MLFLOW_VARIABLES | os.environ)
+    _set_defaults_of_mlflow()
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -235,6 +235,11 @@ def add_artifacts(folder: Path, files: Iterable[Path], artifact_folder: str, is_
     except (MlflowException, StoreNotWritableError, OSError, ValueError, KeyError, TypeError) as error:
         raise NotLoggedError(error_line(error)) from error
     return f"{uri}, run {run_id}, artifacts {artifact_folder}/"
+
+
+def _set_defaults_of_mlflow() -> None:
+    for name, value in MLFLOW_VARIABLES.items():
+        os.environ.setdefault(name, value)
 
 
 _ARTIFACT_NAME = "policy"
@@ -260,7 +265,7 @@ def register_model(
     Raises:
         RunFailure: MLflow rejects the policy.
     """
-    os.environ.update(MLFLOW_VARIABLES | os.environ)
+    _set_defaults_of_mlflow()
     import mlflow
     from mlflow.exceptions import MlflowException
 

@@ -171,7 +171,7 @@ MISTAKES = [
         ["hydra.run.dri=x"],
         [
             Problem(
-                "hydra.run.dri has no effect, because runner makes the folders and the logs of its runs",
+                "hydra.run.dri has no effect, because runner creates the folders and logs of runs itself",
                 where="override hydra.run.dri=x",
                 expected="hydra.job.name, hydra.run.dir, hydra.searchpath, hydra.sweep.dir",
                 nearest="hydra.run.dir",

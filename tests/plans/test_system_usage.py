@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from runner.config.metrics import CPU_PERCENT, GPU_MEMORY_GB, GPU_PERCENT, MEMORY_PERCENT, RUN_CPUS, RUN_MEMORY_GB
@@ -60,6 +61,21 @@ def test_a_sample_is_repeated_until_the_next_one_is_due(monkeypatch: pytest.Monk
     first = usage.metrics()
     del memory
     assert usage.metrics() != first
+
+
+def test_samples_of_two_runs_are_independent() -> None:
+    first, second = SystemUsage(), SystemUsage()
+    work(0.2)
+    assert value_of(second, CPU_PERCENT) > 0
+    assert value_of(first, CPU_PERCENT) > 0
+
+
+def test_a_system_that_cannot_be_read_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "virtual_memory", denied)
+    assert set(SystemUsage().metrics().values()) == {None}
 
 
 def test_gpus_are_reported_on_request() -> None:
