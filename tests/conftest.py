@@ -79,7 +79,7 @@ def lines_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def num_lines(run_dir: Path) -> int:
-    """The number of complete lines of progress.jsonl, which need not be there yet."""
+    """The number of complete lines of progress.jsonl, 0 if the file does not exist."""
     path = run_dir / "progress.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -192,13 +192,13 @@ def run_process(
     exit_code: int | None = 0,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m runner ARGUMENTS`, or another program of Python, in a process of its own.
+    """Run `python -m runner ARGUMENTS`, or another Python program, in a separate process.
 
     Args:
         folder: its working folder.
         arguments: of the program.
         program: arguments of Python that name the program.
-        exit_code: how it must end; None accepts any exit code.
+        exit_code: expected exit code; None accepts any.
         env: variables that are added to the environment.
     """
     command = [sys.executable, *program, *arguments]
@@ -220,7 +220,7 @@ def default_hangup() -> None:
 
 @pytest.fixture
 def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `python -m runner ARGUMENTS` in a process of its own, for signals; kills what is left at the end."""
+    """Starts `python -m runner ARGUMENTS` in separate processes, for signals; kills them at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:

@@ -20,7 +20,7 @@ NO_EVALUATION = "evaluation.evaluation_interval=null"
 
 @contextmanager
 def training(experiment: str, overrides: Sequence[str]) -> Iterator[Trainer]:
-    """Return the trainer of an experiment, which is closed at the end."""
+    """Yield the trainer of an experiment; it is closed on exit."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir,
         Trainer.from_experiment(experiment, [*overrides, NO_EVALUATION, f"hydra.run.dir={run_dir}"]) as trainer,
@@ -30,7 +30,7 @@ def training(experiment: str, overrides: Sequence[str]) -> Iterator[Trainer]:
 
 @contextmanager
 def training_on_ray(experiment: str, overrides: Sequence[str]) -> Iterator[Trainer]:
-    """Return the trainer of an experiment that needs Ray."""
+    """Yield the trainer of an experiment that needs Ray."""
     with (
         connected(RayConfig(), {"CPU": 1}, "the benchmark", lambda note: None),
         training(experiment, [*overrides, "tracking=none"]) as trainer,

@@ -129,7 +129,7 @@ def make_loader(config_dir: Path, user_dir: Path | None, rules: CompositionRules
 
 @contextmanager
 def hydra_main_with(rules: CompositionRules) -> Iterator[None]:
-    """Make `hydra.main` compose with these rules, so that sweepers and launchers of Hydra see the configuration of a run."""
+    """Make `hydra.main` compose with these rules, so that Hydra's sweepers see the configurations of runs."""
     main: Any = importlib.import_module(_MAIN)
     HYDRA.require(main, "ConfigLoaderImpl")
     before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, partial(Loader, rules=rules)

@@ -19,7 +19,7 @@ class Composed:
 
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None for stored values, and if it is reported as a problem.
+    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None for stored values or after a problem.
     `run_url`: `hydra.run.dir` if it is a URL; then `run_dir` is the folder of the local copy.
     `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default.
     `notes`: notes for the user, one per renamed key.

@@ -11,7 +11,7 @@ from runner.restarts import PeerDied
 
 
 class Collective:
-    """The peers of a learner, which update the same module synchronously on different rows. This class is without peers.
+    """The peers of a learner, which update the same module on different rows. This base class has none.
 
     All of them make the same calls in the same order.
 
@@ -24,7 +24,7 @@ class Collective:
     num_learners = 1
 
     def mean(self, values: Tensor) -> None:
-        """Replace `values` by their mean over the learners."""
+        """Replace `values` by their mean over the learners; without peers they stay as they are."""
 
     def most(self, number: int) -> int:
         """Return the largest `number` of all learners."""

@@ -30,3 +30,9 @@ def test_newer_options_change_the_digest_only_if_they_are_set(monkeypatch: pytes
         digests.append([Experiment.read(name).digest for name in ("ppo_hopper", "ppo_half_cheetah_tuned")])
     assert digests[0][0] != digests[2][0] == digests[1][0]  # ppo_hopper has 0.0
     assert digests[1][1] != digests[2][1] == digests[0][1]  # ppo_half_cheetah_tuned has -2.0
+
+
+def test_the_name_of_an_algorithm_does_not_change_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = Experiment.read("ddpg_pendulum").digest
+    monkeypatch.setattr("runner.zoo_runs._NOT_IN_DIGEST", {})
+    assert Experiment.read("ddpg_pendulum").digest != digest

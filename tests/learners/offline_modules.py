@@ -1,4 +1,4 @@
-"""Small modules, random rows, and what the tests of losses on them share."""
+"""Small modules, random rows, and shared checks of losses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def row_of(batch: dict[str, Tensor], i: int) -> dict[str, Tensor]:
 
 
 def check_losses(loss: Loss, module: Any, batch: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """That a loss of the family of SAC, and its gradients, are those that are expected.
+    """Compare a SAC-like loss and its gradients with expected values.
 
     Args:
         expected: group (`actor`, `critic`, `alpha`) -> its loss, with the draws of a stream of seed 7.

@@ -113,7 +113,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 
 
 def served_for_long(serve: Callable[..., Served], *overrides: str) -> Served:
-    """Make an off-policy server that samples for ever."""
+    """Make an off-policy server that keeps sampling."""
     served = serve("rllink.force_on_policy=false", *overrides)
     served.sample(10**6)
     return served

@@ -222,6 +222,7 @@ BAD_BODIES = [
     b'"PING"',
     b'{"type": "PING"',
     b'{"type": "PING",}',
+    b'{"type": "PING"} x',
     b"{'type': 'PING'}",
     b'{"type": "PING"}{"type": "PING"}',
     b'{"type": NaN}',
@@ -245,6 +246,7 @@ def test_invalid_json(shared: Served) -> None:
             assert client.ask(body)["code"] == "bad_body", body[:60]
             assert client.ask({"type": "PING"}) == {"type": "PONG"}
         assert client.ask({})["code"] == client.ask({"type": 3})["code"] == "bad_message"
+        assert client.ask({"type": "PING", "x": 1})["code"] == "bad_message"
         client.close()
 
 

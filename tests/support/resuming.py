@@ -60,12 +60,13 @@ def assert_resumes_exactly(
 
 
 def assert_same_runs(makes: Iterable[Callable[[], Trainer]], num_iterations: int) -> Results:
-    """Train several runs, whose results and parameters must be equal bit for bit; return the results of each."""
+    """Train several runs; results and parameters must be equal bit for bit. Return the results of one."""
     runs = []
     for make in makes:
         with make() as trainer:
             runs.append((train(trainer, num_iterations), trainer.learners.get_weights()))
     (expected, weights), *others = runs
+    assert others, "at least two runs"
     for results, other_weights in others:
         assert results == expected
         assert_same_weights(other_weights, weights)
@@ -92,12 +93,12 @@ def assert_command_resumes_exactly(
     Args:
         run_main: the fixture; the current folder is `folder`.
         folder: the folder of both runs.
-        arguments: what both are started with.
+        arguments: arguments of both runs.
         iterations: the iteration at which `run` stops, and the last one of both.
         resume: overrides of the resume.
 
     Returns:
-        What the resume printed.
+        Outcome of the resume.
     """
     stop, end = (f"stop.training_iteration={number}" for number in iterations)
     for command in ((*arguments, end, "hydra.run.dir=straight"), (*arguments, stop, "hydra.run.dir=run")):
@@ -130,10 +131,10 @@ def assert_resumes_after_a_signal(
     Args:
         run_main: the fixture; the current folder is `folder`.
         folder: the folder of both runs.
-        start: what both are started with.
+        start: arguments of both runs.
         module: the module whose `is_overdue` is called.
         call: the call at which the signal comes.
-        place: where the run must say that it ended, in the iteration after those that were done.
+        place: expected place in the reason of the stop, in the iteration after the completed ones.
     """
     straight = run_main(*start, "hydra.run.dir=straight", "stop.training_iteration=4")
     assert straight.code == 0, straight.err
