@@ -11,7 +11,7 @@ from runner.restarts import PeerDied
 
 
 class Collective:
-    """The peers of a learner, which update the same module on different rows. This base class has none.
+    """The peers of a learner, which update the same module on different rows. This base class is for one learner.
 
     All of them make the same calls in the same order.
 
