@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -85,6 +86,7 @@ def test_commands_that_evaluate_end_too(
     verb: str, start: tuple[str, ...], run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_main(*start).code == 0
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a new process: warnings are printed
     monkeypatch.setattr(evaluation_watch, "REPORT_AFTER_S", 0.0)
     monkeypatch.setattr(interrupts, "is_overdue", overdue_at(5, lambda *_: False))
     command = (verb, "run", "evaluation.evaluation_duration=2")
