@@ -170,6 +170,9 @@ def test_flat_and_single_points_are_drawn() -> None:
 def test_outside_of_notebooks_lines_are_plain_and_ipython_is_not_imported() -> None:
     assert not is_in_notebook()
     assert isinstance(make_display("auto"), PlainDisplay)
-    program = "import sys, runner.tracking.display_modes as t; t.make_display('auto'); print([n for n in sys.modules if 'IPython' in n])"
+    program = (
+        "import sys; from runner.tracking.display_modes import make_display; make_display('auto'); "
+        "print([name for name in sys.modules if 'IPython' in name])"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
