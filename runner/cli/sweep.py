@@ -55,9 +55,11 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
 
 def _folder_of(space: SearchSpace, arguments: Arguments, digest: str) -> Path:
     """Return `hydra.sweep.dir` of the configuration that all trials share."""
+    lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
+    of_hydra = [line.text for line in lines if line.parsed.is_hydra_override()]
     token = SWEEP_DIGEST.set(digest)
     try:
-        sweep_dir = compose_experiment(space.fixed, arguments.config_dir).sweep_dir
+        sweep_dir = compose_experiment([*space.fixed, *of_hydra], arguments.config_dir).sweep_dir
     finally:
         SWEEP_DIGEST.reset(token)
     assert sweep_dir is not None, "check_experiments has reported it"
