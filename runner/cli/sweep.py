@@ -62,7 +62,8 @@ def _folder_of(space: SearchSpace, arguments: Arguments, digest: str) -> Path:
         sweep_dir = compose_experiment([*space.fixed, *of_hydra], arguments.config_dir).sweep_dir
     finally:
         SWEEP_DIGEST.reset(token)
-    assert sweep_dir is not None, "check_experiments has reported it"
+    if sweep_dir is None:
+        raise UserError(Problem("hydra.sweep.dir cannot be resolved", "hydra.sweep.dir", expected="a folder"))
     return Path(sweep_dir)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.config.compose import write_composed
 from runner.config.composed import Composed
-from runner.config.errors import RunFailure, UserError
+from runner.config.errors import Problem, RunFailure, UserError
 from runner.config.paths import LATEST
 from runner.experiment.file_faults import describe_file_fault
 from runner.locks import FolderLock, held
@@ -55,9 +55,10 @@ def claim_run_dir(composed: Composed) -> Path:
     created: `NAME_2`, `NAME_3` and so on.
 
     Raises:
-        UserError: the folder cannot be created.
+        UserError: the folder is not known, or cannot be created.
     """
-    assert composed.run_dir is not None, "these are stored values"
+    if composed.run_dir is None:
+        raise UserError(Problem("hydra.run.dir cannot be resolved", "hydra.run.dir", expected="a folder"))
     if composed.is_run_dir_named:
         return Path(composed.run_dir)
     run_dir = make_free_folder(Path(composed.run_dir))

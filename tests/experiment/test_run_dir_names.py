@@ -51,6 +51,12 @@ def test_only_a_name_with_the_time_may_change(tmp_path: Path, monkeypatch: pytes
         assert second == first.with_name(f"{first.name}_2")
 
 
+def test_a_name_that_only_hydras_job_could_resolve_is_a_mistake() -> None:
+    composed = compose_experiment([*SHORT, "hydra/sweeper=basic", "hydra.run.dir=${hydra:runtime.cwd}/x"])
+    with pytest.raises(UserError, match=r"hydra\.run\.dir cannot be resolved"):
+        claim_run_dir(composed)
+
+
 def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "run", tmp_path / "file" / "runs" / "run"):

@@ -67,7 +67,7 @@ CASES = {
 
 
 def assert_goes_on(case: Case, straight: ModuleLearner, folder: Path) -> dict[str, Any]:
-    """Save a new learner after three of six updates, compare it with one that goes on; return its last metrics."""
+    """Save a new learner after three of six updates, compare it with one that continues; return its last metrics."""
     batches = [recorded_rows(case.space, seed=seed) for seed in range(6)]
     for step in range(3):
         straight.update(batches[step], step)
