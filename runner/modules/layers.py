@@ -60,7 +60,17 @@ class LayerOptions:
             self.init_bias(bias)
 
 
-class MLP(nn.Module):
+class DirectLayers(nn.Module):
+    """Base class of networks that call torch's functions on their parameters, which they keep in tuples.
+
+    Attributes:
+        parameter_tuples: names of the attributes with these tuples, which may be nested.
+    """
+
+    parameter_tuples: tuple[str, ...]
+
+
+class MLP(DirectLayers):
     """Linear layers with an activation after each hidden layer.
 
     With the few rows of a vector step, calling `nn.Module` takes most of a layer's time, so the parameters are used
@@ -78,6 +88,8 @@ class MLP(nn.Module):
     Attributes:
         num_noise: numbers in a row of noise, eps_in and eps_out of each layer; 0 without noise.
     """
+
+    parameter_tuples = ("_chain", "_sigma_chain")
 
     def __init__(
         self, num_inputs: int, hiddens: Sequence[int], options: LayerOptions, num_outputs: int | None = None
@@ -260,7 +272,7 @@ def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | Non
 State = dict[str, Tensor]
 
 
-class Memory(nn.Module):
+class Memory(DirectLayers):
     """One recurrent layer with torch's parameters and initialisation, U(-1/sqrt(H), 1/sqrt(H)).
 
     It calls torch's functions on the parameters directly, which may be views of a larger vector. A single step of a
@@ -272,6 +284,7 @@ class Memory(nn.Module):
         init_weight, init_bias: functions that change both weights or both biases in place after this initialisation.
     """
 
+    parameter_tuples = ("_weights",)
     _num_gates: int
     _state_names: tuple[str, ...]
 

@@ -17,7 +17,7 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes.spaces import Path, leaf_at, leaf_spaces
 from runner.modules.hyperspherical import HypersphericalEnsemble
 from runner.modules.images import ImageFormat, image_doubts, image_format
-from runner.modules.layers import ACTIVATIONS, MLP, LayerOptions, initializer
+from runner.modules.layers import ACTIVATIONS, MLP, DirectLayers, LayerOptions, initializer
 from runner.modules.residual import ResidualEnsemble
 
 # Maximum smaller side -> [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
@@ -38,7 +38,7 @@ def default_filters(height: int, width: int) -> list[list[int]]:
     return next(filters for largest, filters in _DEFAULT_FILTERS.items() if side <= largest)
 
 
-class CNN(nn.Module):
+class CNN(DirectLayers):
     """Unpadded convolutions, each followed by an activation; the features are all outputs of the last one.
 
     Args:
@@ -49,6 +49,8 @@ class CNN(nn.Module):
     Raises:
         ValueError: a kernel is larger than its input.
     """
+
+    parameter_tuples = ("_chain",)
 
     def __init__(self, image: ImageFormat, filters: list[list[int]] | None, options: LayerOptions) -> None:
         super().__init__()

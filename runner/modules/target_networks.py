@@ -6,9 +6,10 @@ import copy
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runner.compat.torch_functions import detach_parameters, lerp_each
+from runner.modules.layers import DirectLayers
 
 
 class Frozen:
@@ -19,7 +20,12 @@ class Frozen:
         self._kept: list[list[tuple[Any, str, Any]]] = []
 
     def __enter__(self) -> nn.Module:
-        self._kept.append([item for part in self._network.modules() for item in detach_parameters(part)])
+        kept: list[tuple[Any, str, Any]] = []
+        for part in self._network.modules():
+            kept += detach_parameters(part)
+            if isinstance(part, DirectLayers):
+                kept += _detach_tuples(part)
+        self._kept.append(kept)
         return self._network
 
     def __exit__(self, *_: object) -> None:
@@ -29,6 +35,20 @@ class Frozen:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self as network:
             return network(*args, **kwargs)
+
+
+def _detach_tuples(layers: DirectLayers) -> list[tuple[Any, str, Any]]:
+    """Replace the parameters in a network's tuples; see `detach_parameters`."""
+    kept = [(vars(layers), name, getattr(layers, name)) for name in layers.parameter_tuples]
+    for _, name, value in kept:
+        setattr(layers, name, _detached(value))
+    return kept
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_detached, value))
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def frozen(network: nn.Module) -> Frozen:

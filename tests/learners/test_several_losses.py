@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, ClassVar
@@ -25,7 +25,9 @@ from runner.learners.train_batch import TrainBatch
 from runner.learners.trained_module import TrainedModule
 from runner.learners.trained_network import TrainedNetwork
 from runner.modules import MultiRLModule, RLModule, frozen
+from runner.modules.layers import GRU, LSTM, MLP, LayerOptions
 from runner.modules.multi_rl_module import ALL_MODULES, member_of
+from runner.modules.observation_encoder import ObservationEncoder
 from runner.testing import BrokenContract, check_loss
 from runner.testing.module_learner import ModuleLearner
 from tests.conftest import ROOT
@@ -259,6 +261,43 @@ def test_gradients_pass_through_a_frozen_network_to_its_inputs(network: nn.Modul
     assert inputs.grad.any()
     assert all(one.grad is None for one in network.parameters())
     other.sum().backward()
+    assert all(one.grad is not None for one in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "compute"),
+    [
+        (
+            MLP(3, [4], LayerOptions("tanh", sigma0=0.5), 2),
+            (5, 3),
+            lambda network, inputs: network.forward_with_noise(inputs, torch.ones(5, network.num_noise)),
+        ),
+        (
+            LSTM(3, 4),
+            (5, 2, 3),
+            lambda network, inputs: network(inputs, {"h": torch.zeros(5, 4), "c": torch.zeros(5, 4)})[0],
+        ),
+        (GRU(3, 4), (5, 1, 3), lambda network, inputs: network(inputs, {"h": torch.zeros(5, 4)})[0]),
+        (
+            ObservationEncoder(gym.spaces.Box(0.0, 1.0, (8, 8, 1), np.float32), ModuleConfig()),
+            (5, 8, 8, 1),
+            lambda network, inputs: network(inputs),
+        ),
+    ],
+)
+def test_gradients_pass_through_frozen_layers_of_built_in_modules(
+    network: nn.Module, shape: tuple[int, ...], compute: Callable[[Any, Any], Any]
+) -> None:
+    inputs = torch.rand(shape, requires_grad=True)
+    with frozen(network):
+        outputs = compute(network, inputs)
+    expected = compute(network, inputs)
+    torch.testing.assert_close(outputs, expected)
+    outputs.sum().backward()
+    assert inputs.grad is not None
+    assert inputs.grad.any()
+    assert all(one.grad is None for one in network.parameters())
+    expected.sum().backward()
     assert all(one.grad is not None for one in network.parameters())
 
 
