@@ -19,6 +19,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.learners.minibatches import at_env_steps
+from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import (
     ACTION_DIST_INPUTS,
@@ -41,7 +42,6 @@ _MAX_ROWS = 1024
 # GPU use a mantissa of 10 bits.
 _TOLERANCE, _TOLERANCE_ON_GPU = 1e-3, 1e-2
 _SMALLEST_SCALE = 0.1
-_MASKED = 1e30  # larger logits come from action masks and are not compared
 
 
 class OnPolicyConsistencyCheck:
@@ -141,7 +141,7 @@ def _outputs(module: RLModule, rows: Mapping[str, Any]) -> dict[str, Any]:
 def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[float, float] | None:
     """Return both values at the largest difference, or None if it is within the tolerance."""
     before, now = before.detach().double().flatten(), now.detach().double().flatten()
-    counts = before.isfinite() & (before.abs() < _MASKED)
+    counts = before.isfinite() & (before.abs() < -MASKED_LOGIT)  # the logits of action masks would set the scale
     before, now = before[counts], now[counts]
     if not len(before):
         return None

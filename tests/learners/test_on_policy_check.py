@@ -13,6 +13,7 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.experiment.trainer import Trainer
 from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.modules import ActorCriticModule
+from runner.modules.action_distribution import MASKED_LOGIT
 from runner.pipelines import ObservationConnector
 from runner.pipelines.connector import Batch, Connector
 from tests.conftest import QUICK, without_times
@@ -196,10 +197,10 @@ def test_a_run_with_the_check_has_the_numbers_of_one_without(overrides: list[str
     assert results[0] == results[1]
 
 
-def test_masked_logits_do_not_hide_a_difference() -> None:
+@pytest.mark.parametrize("masked", [MASKED_LOGIT, float(np.finfo(np.float32).min), -np.inf])
+def test_masked_logits_do_not_hide_a_difference(masked: float) -> None:
     from runner.learners.on_policy_check import _largest_difference
 
-    masked = float(np.finfo(np.float32).min)
     before = torch.tensor([[0.1, masked], [0.2, masked]])
     assert _largest_difference(before, before.clone(), 1e-3) is None
     assert _largest_difference(before, before + torch.tensor([0.01, 0.0]), 1e-3) is not None
