@@ -10,15 +10,19 @@ _SMALLEST_STD = 1e-4
 
 
 class SymlogScale(nn.Module):
-    """symlog(x) = sign(x) log(|x| + 1) (Hafner et al., 2023, https://arxiv.org/abs/2301.04104, eq. 9)."""
+    """symlog(x) = sign(x) log(|x| + 1) (Hafner et al., 2023, https://arxiv.org/abs/2301.04104, eq. 9).
+
+    The parts below and above 0 are computed separately. The gradient of `abs` would be 0 at 0, so a value function with
+    weights of 0 would not learn. At 0, `clamp` has the gradient 1, and `relu` 0.
+    """
 
     def normalized(self, values: Tensor) -> Tensor:
         """Return symlog of values (B,)."""
-        return values.sign() * values.abs().log1p()
+        return values.clamp(min=0.0).log1p() - (-values).relu().log1p()
 
     def values(self, normalized: Tensor) -> Tensor:
         """Return the inverse of `normalized`."""
-        return normalized.sign() * normalized.abs().expm1()
+        return normalized.clamp(min=0.0).expm1() - (-normalized).relu().expm1()
 
     def update(self, targets: Tensor) -> None:
         """Do nothing: the scale is fixed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 
 import gymnasium as gym
@@ -18,7 +19,7 @@ from runner.config.schemas import ModuleConfig
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule
 from runner.modules.flat_parameters import FlatParameters
-from runner.modules.value_normalization import PopArtScale
+from runner.modules.value_normalization import PopArtScale, SymlogScale
 from tests.support.resuming import assert_resumes_exactly, train
 
 SPACES = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
@@ -137,6 +138,16 @@ def test_symlog_does_not_adapt() -> None:
     before = module.compute_values({"obs": torch.zeros(1, 3)})
     module.update_value_scale(torch.tensor([5.0, 1000.0]))
     torch.testing.assert_close(module.compute_values({"obs": torch.zeros(1, 3)}), before)
+
+
+@pytest.mark.parametrize("value", [-2.0, 0.0, 2.0])
+def test_symlog_and_its_inverse_have_slopes_above_zero(value: float) -> None:
+    scale, x = SymlogScale(), torch.tensor([value], requires_grad=True)
+    (slope,) = torch.autograd.grad(scale.normalized(x).sum(), x)
+    (slope_of_inverse,) = torch.autograd.grad(scale.values(x).sum(), x)
+    torch.testing.assert_close(slope, torch.tensor([1 / (1 + abs(value))]))
+    torch.testing.assert_close(slope_of_inverse, torch.tensor([math.exp(abs(value))]))
+    torch.testing.assert_close(scale.values(scale.normalized(x)), x)
 
 
 @pytest.mark.parametrize(
