@@ -83,9 +83,6 @@ class CategoricalReturns(ValueDistribution):
 class QuantileReturns(ValueDistribution):
     """N quantiles of the return, at (i + 1/2) / N: QR-DQN (Dabney et al., 2018, https://arxiv.org/abs/1710.10044)."""
 
-    def __init__(self, num_atoms: int) -> None:
-        self._num_atoms = num_atoms
-
     def mean(self, dist_inputs: Tensor) -> Tensor:
         """Return (...) means of quantiles (..., N)."""
         return dist_inputs.mean(-1)
@@ -163,9 +160,9 @@ def value_distribution_for(config: ModuleConfig) -> ValueDistribution | None:
     if config.q_distribution == "none":
         return None
     if config.q_distribution == "quantile":
-        return QuantileReturns(config.num_atoms)
+        return QuantileReturns()
     if config.q_distribution == "implicit_quantile":
-        return ImplicitQuantiles(config.num_atoms)
+        return ImplicitQuantiles()
     if config.v_min is None or config.v_max is None or config.v_min >= config.v_max:
         raise ValueError(
             f"a categorical distribution needs v_min < v_max: got v_min {config.v_min}, v_max {config.v_max}"

@@ -103,7 +103,7 @@ def test_quantile_loss_is_that_of_a_double_loop(data: Any, num_atoms: int) -> No
     next_inputs, rewards, discounts = tensors(rows)
     lists = st.lists(NUMBERS, min_size=num_atoms, max_size=num_atoms)
     quantiles = torch.tensor([data.draw(lists) for _ in rows], dtype=torch.float64, requires_grad=True)
-    losses = QuantileReturns(num_atoms).td_loss(quantiles, next_inputs, rewards, discounts)
+    losses = QuantileReturns().td_loss(quantiles, next_inputs, rewards, discounts)
     (gradient,) = torch.autograd.grad(losses.sum(), quantiles)
     for row in range(len(rows)):
         expected = 0.0
@@ -134,7 +134,7 @@ def test_means() -> None:
     categorical = CategoricalReturns(3, -1.0, 3.0)
     logits = torch.tensor([[[0.2, 0.5, 0.3], [1.0, 1.0, 2.0]]]).log()
     torch.testing.assert_close(categorical.mean(logits), torch.tensor([[-0.2 + 0.5 + 0.9, (-1 + 1 + 6) / 4]]))
-    torch.testing.assert_close(QuantileReturns(3).mean(torch.tensor([[1.0, 2.0, 6.0]])), torch.tensor([3.0]))
+    torch.testing.assert_close(QuantileReturns().mean(torch.tensor([[1.0, 2.0, 6.0]])), torch.tensor([3.0]))
 
 
 def test_values_of_actions() -> None:
