@@ -44,9 +44,10 @@ def fused_adam_kernel() -> Callable[..., None]:
 def lerp_each(targets: Sequence[Tensor], ends: Sequence[Tensor], weight: float) -> None:
     """Move each target towards its end, in place, in one call.
 
-    A public `torch.foreach_lerp_` would replace it. Without the private function, the tensors are moved one by one.
+    A public `torch.foreach_lerp_` would replace it. Without the private function, the tensors are moved one by one. It
+    rejects empty lists.
     """
-    if _foreach_lerp is None:
+    if _foreach_lerp is None or not targets:
         for target, end in zip(targets, ends, strict=True):
             target.lerp_(end, weight)
     else:

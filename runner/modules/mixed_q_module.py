@@ -150,8 +150,7 @@ class MixedQModule(RLModule):
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the targets of Q, recurrent layer and mixer, with the networks that they follow."""
         memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
-        mixers = [] if isinstance(self.mixer, Sum) else [(self.target_mixer, self.mixer)]
-        return [(self.target_qf, self.qf), *memories, *mixers]
+        return [(self.target_qf, self.qf), *memories, (self.target_mixer, self.mixer)]
 
     def _outputs(
         self, qf: nn.Sequential, memory: Memory | None, batch: Mapping[str, Any]

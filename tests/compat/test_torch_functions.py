@@ -62,6 +62,7 @@ def test_lerp_each_equals_lerp(has_kernel: bool, monkeypatch: pytest.MonkeyPatch
     targets, ends = [torch.randn(3), torch.randn(2, 2)], [torch.randn(3), torch.randn(2, 2)]
     expected = [target.lerp(end, 0.3) for target, end in zip(targets, ends, strict=True)]
     lerp_each(targets, ends, 0.3)
+    lerp_each([], [], 0.3)  # of a network without parameters
     assert all(torch.equal(a, b) for a, b in zip(targets, expected, strict=True))
 
 

@@ -19,6 +19,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "own value net": {"vf_share_layers": False},
     "free log std": {"free_log_std": True},
+    "a component without parameters": {"vf_normalization": "symlog"},
     "lstm": {"use_lstm": True, "lstm_cell_size": 4},
 }
 
