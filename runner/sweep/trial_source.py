@@ -118,7 +118,7 @@ class OptunaProposals:
         return domain.values.index(str(value)) if isinstance(domain, Choices) and domain.is_ordered else value
 
 
-_MOST_TRIES = 50  # to find a new combination
+_MOST_TRIES = 50  # to find a new combination; a random search also proposes all combinations of earlier starts again
 
 
 class TrialSource(Searcher):
@@ -158,6 +158,7 @@ class TrialSource(Searcher):
         combinations = {combination_key(combination): combination for combination in begun}.values()
         self._seeds_left = itertools.chain.from_iterable(map(space.with_seeds, combinations))
         self._num_left = None if num_samples is None else max(0, num_samples - len(combinations))
+        self._num_tries = _MOST_TRIES + len(combinations)
         self.by_trial_id: dict[str, Trial] = {}
         self.is_exhausted = False
         self._ended = {trial.number for trial in folder.trials if trial.is_over}
@@ -199,7 +200,7 @@ class TrialSource(Searcher):
     def _propose(self) -> Combination | None:
         if self._num_left == 0:
             return None
-        tries = (self._proposals.propose() for _ in range(_MOST_TRIES))
+        tries = (self._proposals.propose() for _ in range(self._num_tries))
         rest = self._space.grid() if self._space.num_combinations is not None else ()  # if a search repeats itself
         for proposed in itertools.chain(tries, rest):
             if proposed is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,17 @@ def test_a_search_that_was_killed_has_all_its_samples_in_the_end(tmp_path: Path,
     assert [trial.number for trial in trials] == list(range(12))
     assert len({combination_key(trial.combination) for trial in trials}) == 12
     assert {trial.status for trial in trials} == {"finished"}
+
+
+def test_a_random_search_continues_after_any_number_of_trials(tmp_path: Path) -> None:
+    """It draws the combinations of the earlier start again, and then those that would have followed."""
+    space = space_of("x=interval(0,1)")
+    for num_samples in (60, 62):
+        source = Source(start_in(tmp_path, space), space, SweepConfig(search="random", num_samples=num_samples))
+        while (trial := source.begin()) is not None:
+            source.end(trial, 0.0)
+    drawn = itertools.islice(space.samples(np.random.default_rng(0)), 62)
+    assert [trial.combination for trial in SweepFolder.open(tmp_path).trials] == list(drawn)
 
 
 def test_a_combination_is_told_once_when_all_its_seeds_are_over(tmp_path: Path) -> None:
