@@ -58,14 +58,19 @@ class CheckpointFolder:
         leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
         for folder in leftovers:
             shutil.rmtree(folder, ignore_errors=True)
+        self.drop_after(iteration_of(newest))
         folders = list_checkpoints(self.path)  # empty if the run dir was moved meanwhile
-        for folder in [folder for folder in folders if iteration_of(folder) > iteration_of(newest)]:
-            folders.remove(folder)
-            _remove(folder)
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
             if folder not in kept and not self._is_held(folder):
                 _remove(folder)
+
+    def drop_after(self, iteration: int) -> bool:
+        """Delete checkpoints of later iterations, and return whether there were any."""
+        later = [folder for folder in list_checkpoints(self.path) if iteration_of(folder) > iteration]
+        for folder in later:
+            _remove(folder)
+        return bool(later)
 
     def prune(self) -> None:
         """Delete checkpoints that are not kept and not being read."""

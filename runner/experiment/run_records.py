@@ -208,7 +208,9 @@ class RunRecords:
         data_sets: Sequence[DataSet],
         replay: Mapping[str, str],
     ) -> None:
-        """Start training after `iteration`, and drop lines of later iterations, which a killed run left behind.
+        """Start training after `iteration`, and drop lines and checkpoints of later iterations.
+
+        A killed run leaves such lines behind. A run that is resumed from an older checkpoint also has such checkpoints.
 
         Args:
             iteration: number of iterations done.
@@ -217,7 +219,10 @@ class RunRecords:
             replay: name of a replay buffer -> its contents and memory.
         """
         with self._folder.writing():
+            has_dropped = self._checkpoints.drop_after(iteration)  # before their lines, in case of a kill in between
             self._progress.truncate_after(iteration)
+        if has_dropped and self._uploads is not None:
+            self._uploads.request()
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()

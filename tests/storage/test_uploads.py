@@ -18,9 +18,10 @@ from runner import Trainer, fit
 from runner.checkpoints import read_manifest, save_checkpoint
 from runner.config.errors import ConfigError, Problem
 from runner.config.paths import local_copy_of
+from runner.experiment.run_records import RunRecords
 from runner.storage import uploads
 from runner.storage.stored_files import open_store, run_dir_of, url_of_run
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, lines_of
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, lines_of, wait_until
 from tests.support.problems import Including, assert_error, shown_problems
 
 Run = Callable[..., Outcome]
@@ -341,6 +342,26 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
         )
     ]
     assert _stored() == before
+
+
+def test_going_back_to_an_older_checkpoint_drops_later_ones_in_the_store(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the resumed run ends before its next checkpoint. Else the store would be ahead of the run dir."""
+    upload = "checkpoint.upload_to=faulty://runs"
+    assert run_main(*START, "hydra.run.dir=run", "stop.training_iteration=4", upload).code == 0
+    assert _stored_checkpoints() == ["iteration_000002", "iteration_000004"]
+
+    def interrupt_twice(records: RunRecords, result: Any) -> None:
+        wait_until(lambda: "/runs/run/checkpoints/iteration_000004/manifest.json" not in FaultyStore.store)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecords, "add", interrupt_twice)
+        assert run_main("resume", "run/checkpoints/iteration_000002", "stop.training_iteration=6").code == 130
+    assert run_main("resume", "run", "stop.training_iteration=6").code == 0
+    assert _stored_checkpoints() == checkpoints_of(tmp_path / "run") == ["iteration_000004", "iteration_000006"]
+    _assert_whole()
 
 
 def test_no_such_run(run_main: Run, store: type[FaultyStore]) -> None:

@@ -17,6 +17,7 @@ from runner.config.algorithms import PPOConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config
+from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer
 from tests.conftest import (
     QUICK,
@@ -416,6 +417,26 @@ def test_going_back_to_an_older_checkpoint(run_main: Run, run_dir: Path) -> None
     assert back.code == 0, back.err
     assert lines_of(run_dir)[:4] == expected[:4]
     assert lines_of(run_dir)[4] != expected[4]
+
+
+def test_later_checkpoints_are_gone_even_if_the_resumed_run_writes_none(
+    run_main: Run, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their lines of progress are gone, so the next resume must not continue from them."""
+    resumed = run_main("resume", str(run_dir), "stop.training_iteration=4", "checkpoint.every_iterations=1")
+    assert resumed.code == 0, resumed.err
+    assert checkpoints_of(run_dir)[-2:] == ["iteration_000003", "iteration_000004"]
+
+    def interrupt_twice(records: RunRecords, result: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecords, "add", interrupt_twice)
+        outcome = run_main("resume", str(run_dir / "checkpoints" / "iteration_000003"), "stop.training_iteration=6")
+    assert outcome.code == 130
+    assert checkpoints_of(run_dir)[-1] == "iteration_000003"
+    assert run_main("resume", str(run_dir), "stop.training_iteration=6").code == 0
+    assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:
