@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from runner.interrupts import Interrupted, is_interrupted
+from runner.interrupts import PartialIteration, is_interrupted
 
 _LOOK_UP_S = 0.2
 _UNKNOWN = object()
@@ -181,13 +181,13 @@ def wait_any(futures: Sequence[Future]) -> int:
     """Wait until one of the futures is ready; return the index of the first ready one.
 
     Raises:
-        Interrupted: the run was asked to end; the futures keep their results.
+        PartialIteration: the run was asked to end; the futures keep their results.
     """
     while True:
         for future in ready(futures):
             return futures.index(future)
         if is_interrupted():
-            raise Interrupted
+            raise PartialIteration
         wait_a_moment(futures)
 
 

@@ -155,7 +155,8 @@ class Trainer:
         Raises:
             RunFailure: an environment, a loss or an env runner failed; earlier iterations are kept.
             Interrupted: the run was asked to end while it waited for simulators, or during an evaluation.
-            PartialIteration: the run was asked to end more than `PATIENCE_S` ago, in the middle of an iteration.
+            PartialIteration: the run was asked to end in the middle of an iteration, while it waited for asynchronous
+                env runners or more than `PATIENCE_S` ago. The next `train` continues the iteration.
         """
         with self._errors_reported():
             trained = self._evaluations.start(self.parts)
@@ -165,7 +166,6 @@ class Trainer:
                     if isinstance(found, NotReady):
                         self.context.wait(found)
                     if is_overdue() and self._plan.can_be_saved:
-                        self.parts.metrics.stop_midway()
                         raise PartialIteration
                 trained = TrainedIteration(self.parts.end_iteration(self.context.plan_metrics()))
             self.last_result = trained.result
@@ -176,10 +176,12 @@ class Trainer:
 
     @contextmanager
     def _errors_reported(self) -> Iterator[None]:
-        """Report errors in this context to callbacks."""
+        """Report errors in this context to callbacks; the next `train` continues an iteration that was stopped."""
         try:
             yield
-        except Interrupted:
+        except Interrupted as stop:
+            if isinstance(stop, PartialIteration) and self._plan.can_be_saved:
+                self.parts.metrics.stop_midway()
             self.evaluator.abandon()
             raise
         except Exception as error:

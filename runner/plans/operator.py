@@ -18,6 +18,7 @@ from runner.config.first_call import Contract, FirstCall
 from runner.config.operators import OPERATORS
 from runner.config.plans.steps import read_options
 from runner.config.user_code import is_user_defined, place_of
+from runner.interrupts import Interrupted, PartialIteration
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.context import NotReady, PlanContext
@@ -339,4 +340,7 @@ class IteratorSource(Source):
 
     def poll(self) -> Any:
         """Return the next item."""
-        return next(self._items)
+        try:
+            return next(self._items)
+        except PartialIteration as stop:  # it has ended a generator, whose items would be missing in a checkpoint
+            raise Interrupted from stop

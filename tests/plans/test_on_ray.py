@@ -24,12 +24,13 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
+from runner.interrupts import Budget, PartialIteration, within
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.run_metrics import RunMetrics
 from runner.restarts import ActorDied, Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
 from tests.conftest import WAIT_S, marked_but
-from tests.support.resuming import assert_same_on_ray, assert_same_runs
+from tests.support.resuming import assert_same_on_ray, assert_same_runs, train
 
 SMALL = (
     "algorithm.train_batch_size_per_learner=60",
@@ -78,6 +79,44 @@ def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experim
     makes = (partial(Trainer.from_experiment, experiment, [*settings, f"engine={engine}"]) for engine in engines)
     results = assert_same_runs(makes, 3)
     assert results[-1]["env_runners/weights_lag_max"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("experiment", ["impala_cartpole", "a2c_cartpole"])
+def test_a_stop_while_a_plan_waits_for_runners_changes_nothing(experiment: str, ray_cluster: None) -> None:
+    slow = "env.wrappers=[{_target_: tests.support.environments.SlowSteps}]"
+    plan = f"algorithm.plan={DETERMINISTIC_PLANS[experiment]}"
+    settings = [*SMALL, plan, "algorithm.min_sample_timesteps_per_iteration=150", slow]
+    make = partial(Trainer.from_experiment, experiment, settings)
+    with make() as trainer:
+        straight = train(trainer, 3)
+    with make() as trainer:
+        assert train(trainer, 1) == straight[:1]
+        with within(Budget("0 s", 0.0)), pytest.raises(PartialIteration):
+            trainer.train()
+        state = trainer.get_state()
+        assert train(trainer, 2) == straight[1:], "the run continues without a checkpoint"
+    with make() as trainer:
+        trainer.set_state(state)
+        assert train(trainer, 2) == straight[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_env_steps_before_a_stop_count_in_their_iteration(ray_cluster: None) -> None:
+    slow = "env.wrappers=[{_target_: tests.support.environments.SlowSteps}]"
+    settings = [*SMALL, "algorithm.min_sample_timesteps_per_iteration=150", slow]
+    with Trainer.from_experiment("impala_cartpole", settings) as trainer:
+        before = trainer.train()
+        with within(Budget("0 s", 0.0)), pytest.raises(PartialIteration):
+            trainer.train()
+        state = trainer.get_state()
+    with Trainer.from_experiment("impala_cartpole", settings) as trainer:
+        trainer.set_state(state)
+        result = trainer.train()
+    lifetimes = [int(one["num_env_steps_sampled_lifetime"] or 0) for one in (before, result)]
+    assert result["num_env_steps_sampled"] == lifetimes[1] - lifetimes[0]
 
 
 @pytest.mark.ray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,9 @@ from runner import plans
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.operators import OPERATORS
 from runner.experiment.trainer import Trainer
+from runner.interrupts import Interrupted, PartialIteration
 from runner.plans import ConcatBatches, DebugPrint, IterationEnd, Operator, Plan, PlanContext, TrainOneStep, make_plan
+from runner.plans.operator import IteratorSource
 from runner.plans.operators.recorded import ReadRecorded
 from tests.conftest import without_times
 from tests.plans.hand_made import config_of, context_of, experiences_of, parts_of
@@ -55,6 +58,16 @@ def test_a_plan_that_ends() -> None:
         assert [one.train()["training_iteration"] for _ in range(3)] == [1, 2, 3]
         with pytest.raises(RunFailure, match="the plan has ended"):
             one.train()
+
+
+def test_a_stop_that_ends_a_generator_is_no_place_to_continue_from() -> None:
+    def wait() -> Iterator[Any]:
+        raise PartialIteration
+        yield
+
+    with pytest.raises(Interrupted) as stop:
+        IteratorSource(context_of(), wait()).step()
+    assert not isinstance(stop.value, PartialIteration)
 
 
 @pytest.mark.parametrize(
