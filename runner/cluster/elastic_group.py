@@ -76,8 +76,10 @@ class ElasticGroup(ActorGroup):
         return joined
 
     def _start(self, num_actors: int) -> None:
-        used = {*self.indexes, *self._starting}
-        for index in [index for index in range(self._size.most) if index not in used][:num_actors]:
+        most = len(self._starting) + num_actors
+        for index in sorted({*range(self._size.most)} - {*self.indexes, *self._starting}):
+            if len(self._starting) >= most:
+                return
             if index in self._dead:
                 if self.restarts.are_used_up:
                     continue

@@ -133,6 +133,17 @@ def test_a_runner_that_was_lost_too_often_does_not_come_back() -> None:
         assert group.actors.indexes == indexes
 
 
+def test_another_runner_takes_the_place_of_one_that_does_not_come_back() -> None:
+    cluster = Cluster()
+    group = group_of(cluster, 1, 3, 2, max_restarts=1)
+    for indexes in ([0, 1], [0, 2]):
+        lose(group, 1)
+        for places in (0, 1, 0):  # it is noticed, another one starts, and joins
+            cluster.places = places
+            group.sample(4, True)
+        assert group.actors.indexes == indexes
+
+
 @pytest.mark.parametrize(
     ("num_before", "lost", "num_after", "indexes", "generations"),
     [
