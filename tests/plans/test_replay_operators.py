@@ -69,6 +69,15 @@ def test_fractions_of_replayed_items_add_up() -> None:
     assert {item.num_env_steps for item in given} == {5}
 
 
+def test_items_pass_while_there_is_nothing_to_mix_in() -> None:
+    context = with_buffer()
+    items = [experiences_of(10 * number, [5]) for number in range(3)]
+    mixed = MixInReplay(context, replay_proportion=1.0, store=False)(node_of(context, items))
+    assert next(mixed) is items[0]
+    context.replay_buffers["replay"].add(experiences_of(100, [5]).rollout)
+    assert [bool(item.replay_rows) for item in mixed] == [False, True, False, True]
+
+
 def test_a_module_that_has_not_acted_yet_is_waited_for() -> None:
     context = with_buffer()
     context.learners = SimpleNamespace(modules=dict.fromkeys((ID, "late")))  # type: ignore[assignment]

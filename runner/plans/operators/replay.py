@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
@@ -69,14 +70,15 @@ class MixInReplay(Operator):
         self._owed = 0.0  # replayed items that are still due
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return the item, followed by replayed ones."""
+        """Return the item, followed by replayed ones if the buffer has any."""
         if self.options.store:
             self.context.replay_buffers[self.options.buffer].add(item.rollout)
         items = [item]
         self._owed += self.options.replay_proportion
         while self._owed >= 1:
             self._owed -= 1
-            items.append(replayed(self.context, self.options.buffer, item.num_env_steps))
+            with suppress(BufferEmpty):  # nothing was stored yet, or all of its processes have crashed
+                items.append(replayed(self.context, self.options.buffer, item.num_env_steps))
         return items
 
 
