@@ -33,6 +33,7 @@ from runner.plans import (
     NotReady,
     Operator,
     Origin,
+    Plan,
     PlanContext,
     SelectExperiences,
     StandardizeFields,
@@ -219,6 +220,17 @@ def test_computing_gradients_changes_nothing() -> None:
 def _gradient(value: float, num_rows: int, runner: int) -> Gradients:
     one = ModuleGradient(np.full(3, value, np.float32), {"loss": value}, {}, num_rows)
     return Gradients(GroupGradients({ID: one}), num_rows, (Origin(runner, 1, num_rows),))
+
+
+def test_an_earlier_state_drops_what_was_collected_since() -> None:
+    context = context_of()
+    concat, average = ConcatBatches(context, min_env_steps=10), AverageGradients(context, num_gradients=3)
+    for node in (concat([experiences_of(0, [4])]), average([_gradient(1.0, 2, 0)])):
+        plan = Plan(node, context)
+        before = plan.get_state()
+        assert list(plan) == []
+        plan.set_state(before)
+        assert plan.get_state() == before
 
 
 @pytest.mark.parametrize(("asked", "expected"), [({"num_gradients": 3}, [20 / 7]), ({}, [2.5, 5.0])])

@@ -62,7 +62,7 @@ class ParallelRollouts(Source):
         """Return answers of runners that no operator has taken."""
         if self.requests is not None:
             return {"requests": self.requests.get_state()}
-        return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
+        return {"rest": [sample.get_state() for sample in self._rest]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`."""

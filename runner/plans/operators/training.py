@@ -120,7 +120,7 @@ class AverageGradients(Operator):
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients collected so far."""
-        return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
+        return {"parts": [item_to_state(part) for part in self._parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`."""
