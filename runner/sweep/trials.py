@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runner.checkpoints.trust import UntrustedError, find_links
 from runner.config.documents import parse_json
-from runner.config.errors import Problem, UserError, show_value
+from runner.config.errors import Problem, RunFailure, UserError, show_value
 from runner.config.paths import check_folder
 from runner.config.required_trust import TrustRequirement
 from runner.config.signatures import foreign_reason, signed
@@ -215,11 +216,25 @@ class SweepFolder:
         return trial
 
     def write(self, trial: Trial) -> None:
-        """Record the new state of a trial."""
-        if self._to_describe is not None:
-            write_result(self.path / FOLDER_FILE, signed(self._to_describe, _KIND))
-            self._to_describe = None
-        _append(self._log, dataclasses.asdict(trial), _TRIAL_KIND)
+        """Record the new state of a trial.
+
+        Raises:
+            RunFailure: the file system rejects the write.
+        """
+        with self._writing():
+            if self._to_describe is not None:
+                write_result(self.path / FOLDER_FILE, signed(self._to_describe, _KIND))
+                self._to_describe = None
+            _append(self._log, dataclasses.asdict(trial), _TRIAL_KIND)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            fix = "free some space, or make it writable; then run the same command again"
+            got = f"{type(error).__name__}: {error}"
+            raise RunFailure(Problem("the sweep's folder cannot be written", str(self.path), got, fix=fix)) from error
 
     def mutations(self) -> list[dict[str, Any]]:
         """Return the rows of `mutate`, oldest first."""
@@ -240,7 +255,8 @@ class SweepFolder:
         changed = {key: value for key, value in values.items() if trial.values[key] != value}
         before = {key: trial.values[key] for key in changed}
         row = {"trial": trial.number, "donor": donor, **at, "before": before, "after": changed}
-        _append(self._mutations_log, row, "mutation")
+        with self._writing():
+            _append(self._mutations_log, row, "mutation")
         trial.changed = {**trial.changed, **changed}
         self.write(trial)
         return row

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.locks import held
 from runner.sweep.statistics import rank
 from runner.sweep.trials import Status, SweepFolder, Trial, unfinished
@@ -54,3 +55,14 @@ def test_what_a_killed_process_leaves_is_interrupted_and_has_its_newest_metrics(
     assert [trial.status for trial in opened] == ["interrupted", "finished", "failed"]
     assert opened[0].result == {METRIC: 5.0, "training_iteration": 2}
     assert opened[1].result == {METRIC: 1.0}
+
+
+@pytest.mark.parametrize("name", ["trials.jsonl", "mutations.jsonl"])
+def test_a_file_that_cannot_be_written_ends_the_sweep(tmp_path: Path, name: str) -> None:
+    folder = SweepFolder.start_in(tmp_path, "e", {METRIC: "max"}, {"overrides": [], "space": {}}, may_change=False)
+    trial = Trial(0, {"algorithm.lr": 0.1})
+    (tmp_path / name).mkdir()
+    with pytest.raises(RunFailure, match="the sweep's folder cannot be written") as failure:
+        folder.mutate(trial, 1, {"algorithm.lr": 0.2}, {})
+    assert failure.value.problem.where == str(tmp_path)
+    assert "IsADirectoryError" in str(failure.value.problem.got)
