@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.checkpoint import MANIFEST
+from runner.checkpoints.folder import iteration_of
 from runner.config.errors import UserError
 from runner.config.paths import find_store_problem, local_copy_of
 from runner.durable_files import write_atomically
@@ -36,12 +37,7 @@ def manifest_path(name: str) -> str:
 def checkpoint_names(paths: Iterable[str]) -> list[str]:
     """Return the names of the checkpoints that have a manifest, oldest first."""
     names = [match[1] for path in paths if (match := _MANIFEST.fullmatch(path))]
-    return sorted(names, key=iteration_of)
-
-
-def iteration_of(name: str) -> int:
-    """Return the iteration in a checkpoint's name."""
-    return int(name.removeprefix("iteration_"))
+    return sorted(names, key=lambda name: iteration_of(Path(name)))
 
 
 def url_of_run(store: str, run_dir: Path) -> str:

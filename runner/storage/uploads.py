@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.checkpoints.checkpoint import MANIFEST, read_manifest
-from runner.checkpoints.folder import list_checkpoints
+from runner.checkpoints.folder import iteration_of, list_checkpoints
 from runner.config.documents import read_regular
 from runner.config.errors import Problem, UserError
 from runner.locks import LOCK_FILE
@@ -18,7 +18,6 @@ from runner.storage.stored_files import (
     FILES,
     StoredFiles,
     checkpoint_names,
-    iteration_of,
     manifest_path,
     open_store,
     url_of_run,
@@ -255,7 +254,7 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
             fix = f"use another hydra.run.dir or {KEY}, or runner resume {files.url}"
             raise UserError(Problem(what, files.url, got, fix=fix).render_alone())
         return
-    if not names or iteration_of(names[-1]) <= iteration_of(resume_from.name):
+    if not names or iteration_of(Path(names[-1])) <= iteration_of(resume_from):
         return
     newest = run_dir / "checkpoints" / names[-1]
     is_here = newest in list_checkpoints(run_dir / "checkpoints")
