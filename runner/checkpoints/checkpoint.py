@@ -228,7 +228,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise broken(what, path, str(version), str(SCHEMA_VERSION), fix)
     if digest != _manifest_digest(manifest):
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
-    _check_manifest(path, manifest)
+    problem = next(_find_problems(path, manifest), None)
+    if problem is not None:
+        raise CheckpointError(problem)
     return dict(manifest)
 
 
@@ -245,13 +247,6 @@ def origin_of(manifest: Mapping[str, Any]) -> str | None:
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check the types of a manifest's values; raises `CheckpointError`."""
-    problem = next(_find_problems(path, manifest), None)
-    if problem is not None:
-        raise CheckpointError(problem)
 
 
 def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:

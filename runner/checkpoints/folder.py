@@ -253,12 +253,8 @@ def _paths(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
 
 
 def _open_source(path: str) -> ModuleSource:
-    checkpoint = newest_checkpoint(_absolute(path))
+    checkpoint = newest_checkpoint(Path(path).expanduser().absolute())
     return ModuleSource(checkpoint, read_manifest(checkpoint)["digest"])
-
-
-def _absolute(path: str) -> Path:
-    return Path(path).expanduser().absolute()
 
 
 def shared_state_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
