@@ -227,7 +227,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         fix = "read this checkpoint with the version of runner that wrote it, or start a new run"
         raise broken(what, path, str(version), str(SCHEMA_VERSION), fix)
     if digest != _manifest_digest(manifest):
-        raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
+        got = f"digest {_manifest_digest(manifest)[:12]}"
+        raise broken("the checkpoint was altered", path, got, str(digest)[:12])
     problem = next(_find_problems(path, manifest), None)
     if problem is not None:
         raise CheckpointError(problem)

@@ -191,6 +191,7 @@ DAMAGES = [
     ),
     pytest.param(lambda f: _edit_manifest(f, note="goodbye"), ALTERED, id="manifest_altered"),
     pytest.param(lambda f: _edit_manifest(f, files={}), ALTERED, id="digest_replaced"),
+    pytest.param(lambda f: _edit_manifest(f, digest=5), replace(ALTERED, expected="5"), id="digest_is_a_number"),
     pytest.param(
         lambda f: _edit_manifest(f, schema_version=1),
         Problem(
