@@ -11,7 +11,7 @@ document.body.prepend(live);
 let tag = ""; // tag of the shown content; "" until all of it is shown
 let shown = new Map(); // id of an element -> its HTML as received
 let lastChange = "";
-let isGoingOn = false;
+let isRunning = false;
 
 function say(kind, text) {
   if (live.textContent !== text) {
@@ -21,7 +21,7 @@ function say(kind, text) {
 }
 
 function sayState() {
-  if (isGoingOn) {
+  if (isRunning) {
     say("following", `Following. Last change at ${lastChange}.`);
   } else {
     say("over", `No process is running. Last change at ${lastChange}. This page updates if the run resumes.`);
@@ -158,7 +158,7 @@ async function show(content) {
   }
   showSmoothing();
   document.title = content.title;
-  isGoingOn = content.is_going_on;
+  isRunning = content.is_running;
   lastChange = new Date().toLocaleTimeString();
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import struct
@@ -123,6 +124,13 @@ def test_how_it_ended(status: str | None, shown: str, tmp_path: Path) -> None:
             update = update_of(server)
             assert '<span class="badge running">running</span>' in update["html"]
             assert ("enough" in update["html"], update["is_running"]) == (False, True)
+
+
+def test_the_script_reads_only_keys_that_the_server_sends(tmp_path: Path) -> None:
+    script = Path(watch_server.__file__).with_name("watch.js").read_text()
+    read = set(re.findall(r"\bcontent\??\.(\w+)", script))
+    with watched(write_run(tmp_path / "r", [progress_line(1)])) as server:
+        assert read - {"problem", "tag"} == update_of(server).keys()
 
 
 def test_it_follows_a_sweep(tmp_path: Path) -> None:
