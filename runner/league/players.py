@@ -99,7 +99,8 @@ class PolicyPlayer(Player):
         """See `Player`; memories are the states of the policy."""
         if not self._blank:
             return self._policy.choose(obs, self._explore, rng)
-        states = [seat.memory or {name: value[0] for name, value in self._blank.items()} for seat in seats]
+        # A memory lacks the past reward, which `act` takes from `rewards`.
+        states = [{name: value[0] for name, value in self._blank.items()} | seat.memory for seat in seats]
         state = {name: np.stack([one[name] for one in states]) for name in self._blank}
         rewards = np.array([seat.reward for seat in seats], np.float32)
         actions, extra = self._policy.act(obs, state, self._explore, rng, rewards)

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.league.opponent_environments import ITSELF, Lineup, OpponentEnvironments, Team
-from runner.league.players import Player, Seat
+from runner.league.players import Player, PolicyPlayer, Seat
+from runner.policy import OnnxPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from runner.rows.matches import Match
 from tests.league.arena import AGENTS, Arena
+from tests.policy.policies import make_parts, prepended, random_weights
 
 NUM_ENVS, NUM_STEPS = 4, 300
 
@@ -150,3 +154,18 @@ def test_agents_of_a_team_have_one_opponent_and_one_return() -> None:
     assert all(len(matches) == 1 for matches in loop.matches)
     for seating in envs._seatings:
         assert set(seating.seats) in ({"a", "c"}, {"b"})
+
+
+def test_a_policy_player_knows_the_past_actions_and_rewards_of_its_seats() -> None:
+    connectors = [prepended("PrevActionsPrevRewards")]
+    parts, config = make_parts(spaces.Box(-5.0, 5.0, (4,)), spaces.Discrete(3), env_to_module=connectors)
+    content = OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {})
+    player, policy = PolicyPlayer(content, explore=False), LocalPolicy(content)
+    rng, seats, state = np.random.default_rng(0), [Seat("a"), Seat("b")], None
+    for _ in range(6):
+        obs = rng.normal(size=(2, 4)).astype(np.float32)
+        expected, extra = policy.act(obs, state, rewards=[seat.reward for seat in seats])
+        state = extra["state_out"]
+        assert player.act(obs, seats, rng).tolist() == expected.tolist()
+        for seat in seats:
+            seat.reward = float(rng.normal())
