@@ -22,6 +22,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_building import BuiltActingModule, build_acting_module, check_acts_alone, make_module_specs
+from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.flat_parameters import FlatParameters, check_same_network
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
@@ -133,7 +134,8 @@ def largest_difference(
 
     Returns:
         The largest difference of `actions`, relative for values beyond 1, and of `action_dist_inputs`, relative to the
-        largest value of the row if that is above 1: rounding errors of a row have the size of its largest values.
+        largest value of the row if that is above 1: rounding errors of a row have the size of its largest values,
+        without the logits of masked actions. NaN if only one of both returns NaN.
     """
     reference = ReferencePolicy(built, weights, shared_state, num_rows)
     space = copy.deepcopy(built.spec.observation_space)
@@ -146,17 +148,22 @@ def largest_difference(
         rewards = stream.normal(size=num_rows).astype(np.float32)
         expected = reference.act(obs, rewards)
         actions, extra = policy.act(obs, state, explore=False, rewards=None if state is None else rewards)
-        inputs = np.asarray(expected["action_dist_inputs"], np.float64)  # (B, K)
-        differences.append(_difference(extra["action_dist_inputs"], inputs, np.abs(inputs).max(-1, keepdims=True)))
+        inputs = np.asarray(expected[ACTION_DIST_INPUTS], np.float64)  # (B, K)
+        size = np.abs(np.where(inputs == MASKED_LOGIT, 0.0, inputs)).max(-1, keepdims=True)
+        differences.append(_difference(extra[ACTION_DIST_INPUTS], inputs, size))
         pairs = zip(nested.leaves(actions), nested.leaves(expected[ACTIONS_FOR_ENV]), strict=True)
         differences += [_difference(got, expected, np.abs(expected)) for got, expected in pairs]
         state = policy.with_actions(extra["state_out"], expected[ACTIONS])
-    return max(differences)
+    return float(np.max(differences))  # unlike `max`, NaN if one of them is
 
 
 def _difference(a: Any, b: Any, size: Any) -> float:
+    """Return the largest difference relative to `size`, or NaN if only one of two numbers is NaN."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return float((np.abs(a - b) / np.maximum(1.0, size)).max(initial=0.0))
+    is_equal = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # differences of infinities
+        relative = np.abs(a - b) / np.maximum(1.0, size)
+    return float(np.where(is_equal, 0.0, relative).max(initial=0.0))
 
 
 @dataclass(frozen=True)

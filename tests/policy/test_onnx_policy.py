@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from gymnasium import spaces
 
 from runner.config.errors import ConfigError
 from runner.module_building import BuiltActingModule
+from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
@@ -116,6 +118,32 @@ def test_rounding_errors_of_large_outputs_are_relative_to_their_row() -> None:
     weights = 100.0 * random_weights(parts, 1)
     model = OnnxPolicy.of_module(parts, config).to_bytes(weights, {})
     assert difference(model, parts, weights, {}) < 1e-5
+
+
+class OtherNumbers(LocalPolicy):
+    """A file whose distribution inputs differ from the module's."""
+
+    change: Callable[[Any], Any]
+
+    def act(self, *arguments: Any, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+        actions, extra = super().act(*arguments, **keywords)
+        return actions, extra | {"action_dist_inputs": type(self).change(extra["action_dist_inputs"])}
+
+
+class NotNumbers(OtherNumbers):
+    change = staticmethod(lambda inputs: np.nan * inputs)
+
+
+class ShiftedLogits(OtherNumbers):
+    change = staticmethod(lambda inputs: np.where(inputs == MASKED_LOGIT, inputs, inputs + 1.0))
+
+
+@pytest.mark.parametrize("policy_class", [NotNumbers, ShiftedLogits])
+def test_other_numbers_are_a_difference_also_next_to_masked_actions(policy_class: type[OtherNumbers]) -> None:
+    parts, config = make_parts(MASKED, spaces.Discrete(3), "module.action_mask_key=mask")
+    weights = random_weights(parts)
+    model = OnnxPolicy.of_module(parts, config).to_bytes(weights, {})
+    assert not largest_difference(policy_class(model), parts, weights, {}) < 0.01
 
 
 @pytest.mark.parametrize("name", CASES)
