@@ -122,9 +122,11 @@ export class LocalPolicy {
   }
 }
 
+const INFINITIES = { inf: Infinity, "-inf": -Infinity }; // the manifest writes them as text
+
 function flat(value) {
   if (ArrayBuffer.isView(value)) return Array.from(value, Number);
-  return Array.isArray(value) ? value.flatMap(flat) : [Number(value)];
+  return Array.isArray(value) ? value.flatMap(flat) : [INFINITIES[value] ?? Number(value)];
 }
 
 /** Makes nested lists of this shape; without dimensions, the number itself. */
@@ -221,7 +223,8 @@ function normal(random) {
 }
 
 function bound(bounds, i) {
-  return Array.isArray(bounds) ? flat(bounds)[i] : Number(bounds);
+  const numbers = flat(bounds);
+  return numbers.length === 1 ? numbers[0] : numbers[i];
 }
 
 /** Scales sampled values: unclipped for EPISODES, and clipped for the environment. */

@@ -154,6 +154,17 @@ class TestLocalPolicy:
         np.testing.assert_allclose(bits.mean(0), np.exp(log_expit(inputs[:4])), atol=0.04)
         np.testing.assert_allclose([z.mean(0), z.std(0)], [[0, 0], [1, 1]], atol=0.08)
 
+    def test_samples_without_bounds(self, driver: Driver) -> None:
+        """A number without bounds, one with an upper bound, and one with a lower bound."""
+        low, high = np.array([-np.inf, -np.inf, 0.0], np.float32), np.array([np.inf, 0.0, np.inf], np.float32)
+        parts, config = make_parts(gym.spaces.Box(-5.0, 5.0, (4,)), gym.spaces.Box(low, high))
+        content = OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {})
+        driver.call("load_policy", model=content.hex())
+        results = driver.call("act", episodes=[[[0.0] * 4]] * 50, explore=True)
+        actions, sent = (np.array([one[name] for one in results], np.float64) for name in ("action", "sent_action"))
+        np.testing.assert_allclose(actions, np.clip(sent, low, high))
+        assert (actions != sent).any(0).tolist() == [False, True, True]
+
     def test_a_file_that_is_no_policy(self, driver: Driver, model: bytes) -> None:
         for content in (b"", b"\x0f", b"nonsense", model[:100]):
             with pytest.raises(ClientError, match=r"ONNX model|policy artifact"):
