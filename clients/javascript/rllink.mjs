@@ -340,6 +340,7 @@ export class Client {
     for (;;) {
       try {
         this.#connection = await Connection.open(this.#options);
+        if (this.#isClosed) throw new ConnectionLost("closed meanwhile");
         this.#connection.send(new TextEncoder().encode(hello));
         return this.#welcomed(await this.#receive());
       } catch (error) {

@@ -23,6 +23,12 @@ const CALLS = {
   send_episodes_and_get_state: async ({ episodes, weights_seq_no }) =>
     stateOf(await client.sendEpisodesAndGetState(episodes, weights_seq_no)),
   get_actions: ({ episodes }) => client.getActions(episodes),
+  async close_while_reconnecting() {
+    const answer = client.getState();
+    await new Promise((resolve) => setTimeout(resolve, 20)); // within the first pause
+    client.close();
+    await answer;
+  },
   send_nan: () => client.getActions([{ id: "a", obs: [NaN] }]),
   cartpole({ state, actions }) {
     const simulator = new CartPole();

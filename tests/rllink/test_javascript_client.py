@@ -21,7 +21,7 @@ from scipy.special import log_expit, log_softmax
 
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import LocalPolicy
-from tests.conftest import WAIT_S
+from tests.conftest import WAIT_S, wait_until
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 from tests.policy.test_onnx_policy import NESTED, NESTED_ACTIONS
 from tests.rllink.conftest import Served, episode
@@ -79,7 +79,14 @@ def driver(programs: Path) -> Iterator[Driver]:
 
 
 class TestJavaScriptClient(ClientContract):
-    pass
+    def test_a_client_that_is_closed_while_it_reconnects_stays_closed(self, proxied: Any, driver: Driver) -> None:
+        served, proxy = proxied(OFF)
+        served.sample(1000)
+        driver.call("connect", port=proxy.port)
+        proxy.break_all()
+        with pytest.raises(ClientError, match="closed"):
+            driver.call("close_while_reconnecting")
+        wait_until(lambda: served.runner.server.num_clients == 0)
 
 
 @pytest.fixture(scope="module")
