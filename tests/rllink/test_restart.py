@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.rllink.client import Client
+from runner.rllink.client import Client, ServerGone
+from runner.rllink.client.frames import frame
 from runner.rllink.journal import Journal, Record
 from tests.conftest import ROOT, WAIT_S, num_lines, wait_until
 from tests.rllink.conftest import RawClient, Served, episode
@@ -216,6 +219,15 @@ def test_a_client_that_cannot_come_back_says_so(serve: Serve) -> None:
     with pytest.raises(ConnectionError):
         client.get_config()
     client.close()
+
+
+def test_a_client_that_connects_as_the_run_ends_does_not_try_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(Client, *listener.getsockname(), timeout_s=1, reconnect_s=1)
+        with listener.accept()[0] as connection:
+            connection.sendall(frame(b'{"type": "ERROR", "code": "shutting_down", "message": "the run is over"}'))
+            with pytest.raises(ServerGone, match="the run is over"):
+                connecting.result(WAIT_S)
 
 
 def test_an_episode_that_was_lost_before_the_restart_is_not_open_after_it(

@@ -187,8 +187,8 @@ class Client:
             except (TypeError, ValueError):
                 self._number -= is_numbered  # nothing was sent
                 raise
-            except (OSError, ServerGone) as error:
-                if isinstance(error, ServerGone) or self._reconnect_s == 0:
+            except OSError as error:
+                if self._reconnect_s == 0:
                     raise
                 _log.warning("RLlink: the connection to %s:%d broke: %s", *self._address, error)
                 self._connect_within(self._reconnect_s)
@@ -257,6 +257,8 @@ class Client:
             try:
                 self._connect()
                 return
+            except ServerGone:  # the run is over
+                raise
             except OSError as error:
                 self._disconnect()
                 left = latest - time.monotonic()
