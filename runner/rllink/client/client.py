@@ -234,6 +234,16 @@ class Client:
                 return answer
 
     def _receive_one(self) -> dict[str, Any]:
+        try:
+            answer = self._read_value()
+        except (TypeError, ValueError) as error:
+            self._disconnect()  # it is unknown where the next message begins
+            raise RLlinkError("bad_message", f"the server sent a message that cannot be read: {error}") from error
+        if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
+            raise RLlinkError("bad_message", "the server sent a message that is not part of the protocol")
+        return answer
+
+    def _read_value(self) -> Any:
         while (body := self._reader.next_body()) is None:
             assert self._socket is not None
             data = self._socket.recv(_CHUNK)
@@ -242,10 +252,7 @@ class Client:
             self._reader.feed(data)
         if is_compressed(body):
             body = decompressed(body, _MOST_RECEIVED)
-        answer = json.loads(body) if body[:1] == b"{" else unpack(body)
-        if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
-            raise RLlinkError("bad_message", "the server sent a message that is not part of the protocol")
-        return answer
+        return json.loads(body) if body[:1] == b"{" else unpack(body)
 
     # -- connecting --------------------------------------------------------------------------------------------------
 
