@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -13,7 +14,7 @@ import pytest
 
 from runner.rllink.check import CannotCheck, check_server
 from runner.rllink.check_wire import Target
-from runner.rllink.client import Client, RLlinkError
+from runner.rllink.client import Client, RLlinkError, frames
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack, unpack
 from tests.conftest import wait_until
@@ -417,6 +418,17 @@ def test_the_client_passes_long_messages_through_shared_memory(serve: Serve) -> 
     block = sampling.result(10).rollout.blocks["default_policy"]
     np.testing.assert_array_equal(block.columns["obs"][:201], np.float32(episode(200)["obs"]))
     assert block.lengths.tolist() == [200, *[1000] * 5]
+
+
+def test_without_the_servers_memory_messages_use_the_connection(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(OFF)
+    sampling = served.sample(200)
+    monkeypatch.setattr(frames, "_FOLDER", str(tmp_path))  # as on another machine, behind a tunnel
+    with Client(*served.address, share_memory=True, reconnect_s=1) as client:
+        client.send_episodes([], columns=columns(episode(200)))
+    assert sampling.result(10).rollout.num_env_steps == 200
 
 
 def test_json_clients_get_json(serve: Serve, connect: Connect) -> None:

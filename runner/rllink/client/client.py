@@ -51,7 +51,7 @@ class Client:
             server sends signs of life while an answer is delayed.
         reconnect_s: seconds for which reconnecting is tried; 0 disables it.
         compress: whether to compress long messages.
-        share_memory: whether to send long messages through shared memory; the server must be on this machine.
+        share_memory: whether to send long messages through shared memory if the server is on this machine.
 
     Attributes:
         extensions: name -> options of the extensions that the server granted.
@@ -301,7 +301,7 @@ class Client:
         self.extensions, self.limits = pong.get("extensions", {}), pong.get("limits", {})
         self._reader.is_large_granted = "large_frames" in self.extensions
         if "shared_memory" in self.extensions:
-            self._shared = SharedWriter(**self.extensions["shared_memory"])
+            self._shared = _shared_writer(**self.extensions["shared_memory"])
         session = self.extensions.get("session")
         self._is_resumed = session is not None and bool(session["resumed"])
         if session is not None and not self._is_resumed:
@@ -324,6 +324,14 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _shared_writer(name: str, size: int) -> SharedWriter | None:
+    try:
+        return SharedWriter(name, size)
+    except OSError as error:  # for example behind a tunnel, through which a client looks local to the server
+        _log.warning("RLlink: messages are not sent through shared memory: %s", error)
+        return None
 
 
 def _check_alive(answer: Mapping[str, Any]) -> None:
