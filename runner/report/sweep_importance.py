@@ -142,9 +142,16 @@ def _reason_against(record: SweepRecord, trials: Sequence[Trial]) -> str:
         return "Values change during the trials of a population, so no importances are computed."
     if len(trials) < _FEWEST_TRIALS:
         return f"Importances need at least {_FEWEST_TRIALS} ended trials with a value; this sweep has {len(trials)}."
-    if len({trial.result.get(record.metric) for trial in trials}) == 1:
-        return f"All trials have the same {words_of(record.metric)}, so no key is more important than another."
+    used = trials[:: _step_of(len(trials))]
+    if len({trial.result.get(record.metric) for trial in used}) == 1:
+        most = "All" if len(used) == len(trials) else "Nearly all"
+        return f"{most} trials have the same {words_of(record.metric)}, so no key is more important than another."
     return ""
+
+
+def _step_of(num_trials: int) -> int:
+    """Return the distance between the trials that importances are computed from."""
+    return math.ceil(num_trials / _MOST_TRIALS)
 
 
 def key_importances(keys: Sequence[_Key], objective: _Array) -> dict[_Key, float]:
@@ -154,7 +161,7 @@ def key_importances(keys: Sequence[_Key], objective: _Array) -> dict[_Key, float
         keys: searched keys with at least two values each.
         objective: objective of each trial, best first. Of many trials, only some are used, at equal distances.
     """
-    step = math.ceil(len(objective) / _MOST_TRIALS)
+    step = _step_of(len(objective))
     used = [(name, values[::step], is_log) for name, values, is_log in (key.column for key in keys)]
     shares = _shares(tuple(used), tuple(objective[::step].tolist()))
     ranked = sorted(keys, key=lambda key: -shares.get(key.name, 0.0))

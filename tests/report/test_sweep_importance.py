@@ -108,6 +108,17 @@ def test_a_reason_replaces_importances(
     assert reason in text.text
 
 
+def test_trials_that_reach_the_same_except_for_a_few(tmp_path: Path) -> None:
+    """Of 500 trials every second one is used, best first, so that the only bad one is left out."""
+    combinations = [{"algorithm.lr": 1e-5 * (n + 1), "algorithm.num_epochs": 1 + n % 9} for n in range(500)]
+    trials = [{"combination": one, "num_lines": 0, "result": {METRIC: 500.0}} for one in combinations]
+    trials[0]["result"] = {METRIC: 1.0}
+    space = {"algorithm.lr": LR, "algorithm.num_epochs": EPOCHS}
+    (text,) = importance(read_sweep(SweepFolder.open(write_sweep(tmp_path, space, trials))))
+    assert isinstance(text, Text)
+    assert "Nearly all trials have the same mean return" in text.text
+
+
 def test_a_single_key_has_no_section(tmp_path: Path) -> None:
     assert blocks_of(tmp_path, {"algorithm.lr": LR}, 20, lambda values: values["algorithm.lr"]) == []
 
