@@ -54,7 +54,8 @@ def _of_tasks(columns: Mapping[str, Column], ending: str) -> dict[str, Column]:
 def _drawn(numbers: Mapping[str, Column], x: Column, axis: str) -> Figure:
     """Return the share of each task among the episodes that ended since the previous point."""
     x, *so_far = thin([x, *(np.nan_to_num(column) for column in numbers.values())], _MOST_POINTS)
-    ended = np.diff(np.stack(so_far), axis=1, prepend=0.0)  # (num_tasks, num_points)
+    # (num_tasks, num_points); the count of a task that a resumed run has removed falls to 0
+    ended = np.maximum(np.diff(np.stack(so_far), axis=1, prepend=0.0), 0.0)
     shares = ended / np.maximum(ended.sum(0), 1e-9)
     rows = [
         {"x": plain(at), "y": plain(share), "series": task, "rank": rank}

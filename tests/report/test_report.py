@@ -230,6 +230,18 @@ def test_replay(buffers: list[str], names: list[str], tmp_path: Path) -> None:
     assert blocks(page, "Other metrics") == []
 
 
+def test_a_task_that_a_resumed_run_has_removed(tmp_path: Path) -> None:
+    counts = [{"maze": 10 * number, "room": 30 * number} for number in (1, 2)] + [{"room": 80}, {"room": 90}]
+    lines = [
+        progress_line(number, **{f"curriculum__{task}__num_episodes": count for task, count in of_tasks.items()})
+        for number, of_tasks in enumerate(counts, start=1)
+    ]
+    drawn, _ = blocks(page_of(write_run(tmp_path, lines)), "Curriculum")
+    rows = drawn.points["points"]
+    shares = {task: [row["y"] for row in rows if row["series"] == task] for task in ("maze", "room")}
+    assert shares == {"maze": [0.25, 0.25, 0.0, 0.0], "room": [0.75, 0.75, 1.0, 1.0]}
+
+
 def test_runs_without_replay_have_no_such_section(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [progress_line(number, training_intensity=1.0) for number in range(1, 4)]))
     assert blocks(page, "Replay") == []
