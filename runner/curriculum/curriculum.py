@@ -66,7 +66,9 @@ class Curriculum(Part):
 
     def end_iteration(self, run: RunView) -> Metrics:
         """Add the outcomes of the iteration's episodes, and return the metrics of all tasks."""
-        self.add([TaskOutcome(*outcome) for outcome in run.outcomes(self.name)])
+        outcomes = [TaskOutcome(*outcome) for outcome in run.outcomes(self.name)]
+        # An iteration that was interrupted may have outcomes of tasks that the resumed run has removed.
+        self.add([outcome for outcome in outcomes if outcome.task in self._progress.records])
         return self.task_metrics()
 
     def task_metrics(self) -> dict[str, float | int | None]:

@@ -10,6 +10,7 @@ import pytest
 from runner.config.curriculum import CurriculumConfig
 from runner.curriculum.curriculum import Curriculum
 from runner.rows.task_outcomes import TaskOutcome
+from tests.support.run_views import RunAt
 
 TASKS: dict[str, Any] = {name: {"options": {"level": name}} for name in "abcd"}
 
@@ -102,3 +103,11 @@ def test_tasks_that_a_state_does_not_know_begin_anew() -> None:
     assert metrics["curriculum/task"] == 1
     assert metrics["curriculum/level_0/num_episodes"] == 1
     assert metrics["curriculum/level_3/num_episodes"] == 0
+
+
+def test_outcomes_of_removed_tasks_are_left_out() -> None:
+    curriculum = Curriculum(CurriculumConfig(num_levels=2, rule="uniform"))
+    run = RunAt(0, reported={curriculum.name: [["level_2", 1.0], ["level_1", 0.5]]})
+    metrics = curriculum.end_iteration(run)
+    assert metrics["curriculum/level_1/num_episodes"] == 1
+    assert metrics["curriculum/level_0/num_episodes"] == 0
