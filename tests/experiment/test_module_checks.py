@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from runner.config.algorithms import A2CMetrics
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.schemas import ModuleConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
 from runner.module_building import build_modules
+from runner.module_building.module_checks import ModuleCheck
 from runner.modules import RLModule
 from runner.pipelines import LearnerConnector, MonteCarloReturns, Requirements
 
@@ -234,6 +237,25 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
     assert report.startswith("1 problem")
     for message in messages:
         assert message in report
+
+
+class SqueezedInput(RLModule):
+    """Returns (B,) instead of (B, 1) for the one input of its distribution."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.pi = nn.Linear(4, 1)
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"action_dist_inputs": self.pi(batch["obs"]).squeeze(-1)}
+
+
+def test_a_single_input_needs_its_axis() -> None:
+    module = SqueezedInput(spaces.Box(-1.0, 1.0, (4,)), spaces.MultiBinary(1), ModuleConfig())
+    (problem,) = ModuleCheck(module).acting()
+    assert "has the wrong shape" in problem.what
+    assert problem.got == "(5,) float32"
+    assert str(problem.expected).startswith("(5, 1) float32")
 
 
 def test_an_unknown_option() -> None:
