@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -153,12 +153,6 @@ def _is_gymnasium(stack: Stack) -> bool:
     return any(frame.file.startswith("gymnasium/") and "/spaces/" not in frame.file for frame in stack)
 
 
-def shown_categories(found: Iterator[Category]) -> list[Category]:
-    """Return the categories with a column, given the categories on which time was spent."""
-    known = set(found)
-    return [category for category in CATEGORIES if not category.is_optional or category in known]
-
-
 DRIVER = "driver"
 
 
@@ -238,7 +232,8 @@ class Profile:
     @property
     def categories(self) -> list[Category]:
         """Columns of the table."""
-        return shown_categories(category for process in self.processes for category in process.seconds)
+        spent = {category for process in self.processes for category in process.seconds}
+        return [category for category in CATEGORIES if not category.is_optional or category in spent]
 
     def hottest(self, count: int = 10) -> list[HotFunction]:
         """Return the functions with the longest own time in any process, except functions that wait."""
@@ -311,8 +306,7 @@ def _train(trainer: Trainer, num_iterations: int) -> None:
 def _actors_of(trainer: Trainer) -> Mapping[str, Callable[[Callable[[Any], Any]], list[Any]]]:
     """Return role -> function that calls a function in all processes of the role. Local roles return no results."""
     actors: dict[str, Callable[[Callable[[Any], Any]], list[Any]]] = {}
-    groups = [] if trainer.parts.env_runners is None else [trainer.parts.env_runners]
-    for group in (*groups, trainer.evaluator.env_runners):
+    for group in (trainer.parts.env_runners, trainer.evaluator.env_runners):
         if group is not None:
             actors[group.actors.role] = group.actors.call_processes
     if isinstance(trainer.learners, RemoteLearnerGroup):
