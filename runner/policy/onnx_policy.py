@@ -147,15 +147,12 @@ class OnnxPolicy:
         self._template = template
         self._places = graph.places()
         self._num_parameters = max((place.stop for place in self._places.values()), default=0)
+        variables = dict(graph.variables())
         self._initializers = {
-            one.name: index
-            for index, one in enumerate(template.graph.initializer)
-            if one.name in {name for name, _ in graph.variables()}
+            one.name: index for index, one in enumerate(template.graph.initializer) if one.name in variables
         }
         self._statistics = {
-            name: np.asarray(value.detach().numpy().copy())
-            for name, value in graph.variables()
-            if name not in self._places
+            name: value.detach().numpy().copy() for name, value in variables.items() if name not in self._places
         }
 
     @classmethod
