@@ -78,17 +78,18 @@ class RunsRecord:
 
 def find_runs(folder: Path) -> list[Path]:
     """Return the run dirs below a folder, the newest first. Links are not followed."""
-    found = [path for path in _walk(folder) if _is_run(path)]
-    return sorted(found, key=lambda path: (_started(path), str(path)), reverse=True)
+    return sorted(_run_dirs(folder), key=lambda path: (_started(path), str(path)), reverse=True)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _run_dirs(folder: Path) -> Iterator[Path]:
     for place, names, _ in os.walk(folder):
         path = Path(place)
-        is_deep = len(path.relative_to(folder).parts) >= _DEEPEST
-        names[:] = [] if is_deep or _is_run(path) else sorted(set(names) - _WITHOUT_RUNS)
-        names[:] = [name for name in names if not name.startswith(".")]
-        yield path
+        if _is_run(path):
+            yield path
+            names.clear()
+        elif len(path.relative_to(folder).parts) >= _DEEPEST:
+            names.clear()
+        names[:] = [name for name in names if name not in _WITHOUT_RUNS and not name.startswith(".")]
 
 
 def _is_run(path: Path) -> bool:
