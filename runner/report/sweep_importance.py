@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runner.config.metric_words import title_of, words_of
 from runner.pages import charts
 from runner.pages.page import Block, Figure, Text
-from runner.report.sweep_record import SweepRecord, as_number, short_names
+from runner.report.sweep_record import SweepRecord, as_number, distinct_texts, short_names
 from runner.sweep.space import SEED
 from runner.sweep.trials import Trial
 from runner.tracking.headline import number_text
@@ -72,8 +72,7 @@ class _Key:
     @property
     def texts(self) -> list[str]:
         """Distinct values as texts, numbers in order."""
-        texts = list(dict.fromkeys(map(str, self.values)))
-        return sorted(texts, key=lambda text: as_number(text) or 0.0) if self.numbers is not None else texts
+        return distinct_texts(map(str, self.values))
 
     @property
     def places(self) -> _Array:

@@ -99,8 +99,7 @@ class Axis:
             is_log, is_integer = bool(domain.get("log")) and start > 0, bool(domain.get("int"))
             place = math.log if is_log else float
             return cls(title, place(start), place(end), is_log, is_integer)
-        texts = dict.fromkeys([*(domain or ()), *map(str, tried)])
-        return cls(title, categories=tuple(sorted(texts, key=_rank) if all(map(_is_number, texts)) else texts))
+        return cls(title, categories=tuple(distinct_texts([*(domain or ()), *map(str, tried)])))
 
     @classmethod
     def of_metric(cls, title: str, numbers: Sequence[float]) -> Axis:
@@ -152,18 +151,16 @@ def value_label(value: Value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
 
 
+def distinct_texts(texts: Iterable[str]) -> list[str]:
+    """Return the distinct texts, in the order of their numbers if all of them are numbers."""
+    numbers = {text: as_number(text) for text in texts}
+    return list(numbers) if None in numbers.values() else sorted(numbers, key=lambda text: numbers[text] or 0.0)
+
+
 def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return the last part of each key, or the entire key if the part is ambiguous."""
     lasts = [key.lstrip("+").rpartition(".")[2] for key in keys]
     return {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
-
-
-def _is_number(text: str) -> bool:
-    return as_number(text) is not None
-
-
-def _rank(text: str) -> float:
-    return as_number(text) or 0.0
 
 
 _TRIALS_FILE = "trials.jsonl"
