@@ -65,8 +65,9 @@ _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
     *("num_env_steps_sampled", "num_env_steps_trained_lifetime", "num_episodes_lifetime"),
 )
+_MIN_AND_MAX = "min and max"
 # Suffix of a metric, suffixes of the lower and upper ends of its band, and the band's name.
-_BANDS = (("_mean", "_min", "_max", "min and max"), ("", "_low", "_high", "interval"))
+_BANDS = (("_mean", "_min", "_max", _MIN_AND_MAX), ("", "_low", "_high", "interval"))
 # Timers that are part of an iteration or in addition to it, in order. The update's timer includes the learner pipeline.
 _SAMPLING, _UPDATE, _PIPELINE = "timers/env_runner_sampling", "timers/learner_update", "timers/learner_connector"
 _PHASES = {
@@ -156,7 +157,7 @@ def _is_offline(record: RunData) -> bool:
 
 @dataclass(frozen=True)
 class _Line:
-    """A metric with its name in the legend and the metrics of its band."""
+    """A metric with its name in the legend and its band; `ends` are the metrics of the band."""
 
     metric: str
     name: str
@@ -164,15 +165,16 @@ class _Line:
     low: Column | None = None
     high: Column | None = None
     band: str = ""
+    ends: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, columns: Mapping[str, Column], metric: str, name: str) -> _Line:
         """Return the metric with its band, if it has one."""
         for ending, low_ending, high_ending, band in _BANDS:
             stem = metric.removesuffix(ending)
-            low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
-            if metric.endswith(ending) and low is not None and high is not None:
-                return cls(metric, name, columns[metric], low, high, band)
+            low, high = stem + low_ending, stem + high_ending
+            if metric.endswith(ending) and low in columns and high in columns:
+                return cls(metric, name, columns[metric], columns[low], columns[high], band, (low, high))
         return cls(metric, name, columns[metric])
 
     def rows(self, x: Column, num_points: int) -> Rows:
@@ -231,7 +233,7 @@ def _figure(record: RunData, name: str, lines: Sequence[_Line], title: str, heig
     band = next((line.band for line in lines if line.band), "")
     longest = max(map(len, rows))
     is_marked = any(row["marked"] for panel in rows for row in panel)
-    texts = [f"Bands are from {band.replace(' and ', ' to ')}."] if band in {bands[3] for bands in _BANDS[:1]} else []
+    texts = ["Bands are from min to max."] if band == _MIN_AND_MAX else []
     num_iterations = len(x)
     if num_iterations > _MOST_POINTS and longest == _MOST_POINTS:
         texts.append(f"Each point is the mean of {num_iterations / _MOST_POINTS:.3g} iterations.")
@@ -314,14 +316,8 @@ def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
     names = [name for name in names if "_episode_return_mean/" not in name]  # per agent or module
     lines = {name: _Line.find(record.columns, name, name) for name in names}
-    others = [name for name in but if name in record.columns]
-    of_bands = {
-        name.removesuffix(ending) + other
-        for name, line in [*lines.items(), *((name, _Line.find(record.columns, name, "")) for name in others)]
-        for ending, low, high, band in _BANDS
-        if line.band == band
-        for other in (low, high)
-    }
+    others = [_Line.find(record.columns, name, "") for name in but if name in record.columns]
+    of_bands = {end for line in (*lines.values(), *others) for end in line.ends}
     yield from _small_charts(record, [(title_of(name), [line]) for name, line in lines.items() if name not in of_bands])
 
 
