@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,9 +46,12 @@ def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False
 def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
     """Yield the page, then the images as they are drawn into `scratch`."""
     yield file
+    counts = Counter[str]()
     for figure in page.figures:
         if not figure.is_small:
-            picture = scratch / f"{figure.name}.png"
+            number = f"_{counts[figure.name] + 1}" if counts[figure.name] else ""
+            counts[figure.name] += 1
+            picture = scratch / f"{figure.name}{number}.png"
             picture.write_bytes(figure.to_png())
             yield picture
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import vl_convert
 
+from runner.cli.report import _files
 from runner.pages.charts import THEMES
 from runner.pages.page import Code, Figure, Page, Table, Text, render, render_content
 from runner.pages.run_page import run_page
@@ -425,6 +427,14 @@ def test_mlflow_gets_the_page_and_pictures(run_main: Run, tmp_path: Path, store:
     assert (local / "parallel_coordinates.png").read_bytes().startswith(b"\x89PNG")
     ended = client.get_run(run_id).info
     assert (ended.status, ended.end_time) == ("FAILED", 1234)
+
+
+def test_pictures_of_one_name_have_different_files(tmp_path: Path) -> None:
+    """Such as the curves of a sweep's training return and evaluation return."""
+    page = page_of(write_run(tmp_path / "r", [progress_line(number) for number in (1, 2)]))
+    files = list(_files(tmp_path / "page.html", replace(page, sections=[*page.sections, *page.sections]), tmp_path))
+    assert len(files) > 3
+    assert len(set(files)) == len(files)
 
 
 @pytest.mark.filterwarnings("ignore")
