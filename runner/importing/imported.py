@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 from runner.config.required_trust import find_trust_requirements
 
@@ -104,6 +107,8 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _NO_TEXT.fullmatch(value):
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value) and not _NO_TEXT.fullmatch(value):
         return value
-    return json.dumps(value)
+    return str(yaml.safe_dump(value, default_style='"', width=math.inf)).rstrip("\n")

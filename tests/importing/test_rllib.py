@@ -13,6 +13,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import UserError
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.config.yaml_files import read_yaml
 from runner.experiment.trainer import Trainer
 from runner.importing import Imported, import_rllib
 from runner.importing.rllib_algorithms import ALGORITHMS
@@ -298,6 +299,14 @@ def test_a_class_as_environment(tmp_path: Path) -> None:
     config = experiment(tmp_path, imported)
     assert (config.env._target_, config.env.env_config) == (SEVERAL, {"num_agents": 3})
     assert "env_config" in imported.missing
+
+
+def test_text_of_any_script_is_kept(tmp_path: Path) -> None:
+    titles = {"title": "é 😀", "quoted": 'a "b"\\c: d'}
+    imported = import_rllib(write(tmp_path, {"env": "CartPole-v1", "env_config": titles}), "PPO")
+    path = tmp_path / "imported.yaml"
+    path.write_text(imported.to_yaml())
+    assert read_yaml(path)["env"]["env_config"] == titles
 
 
 def test_values_that_are_no_values_are_left_out(tmp_path: Path) -> None:
