@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode, nested
-from runner.episodes.block_state import storable_info
 from runner.episodes.columns import REWARDS, Agents, Column
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
 from runner.rows.chunks import Chunks, flat_rows
@@ -283,17 +282,6 @@ class AgentRows(RowStore):
         )
 
     # -- state -----------------------------------------------------------------------------------------------------
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state between fragments; see `RowStore`. Infos that checkpoints cannot hold are dropped."""
-        newest = {slot: info for (row, slot), info in self._infos.of_slot.items() if row == self._row_of(slot)}
-        return super().get_state() | {"infos": [[slot, storable_info(newest[slot])] for slot in sorted(newest)]}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state` with the same slots and H."""
-        super().set_state(state)
-        for slot, info in state["infos"]:
-            self._infos.of_slot[self._row_of(slot), slot] = dict(info)
 
     def _saved_steps(self) -> dict[str, Column]:
         """Return the lookback rows of running episodes and the rows of unfinished steps; all others are zeros.

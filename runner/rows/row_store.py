@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.block_state import storable_info
 from runner.episodes.columns import ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, Agents, Column, ColumnBlock
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
 from runner.rows.chunks import Chunks
@@ -227,13 +228,27 @@ class RowStore(RunningEpisodes):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state between fragments: newest observations, lookback rows and counters of running episodes."""
+        """Return the state between fragments: newest observations, lookback rows and counters of running episodes.
+
+        Values of infos that checkpoints cannot hold are dropped.
+        """
         counters = {key: np.array(self._xp.to_host(getattr(self, name))) for key, name in self._counters.items()}
-        return self._arrays.get_state(self._past + 1) | {"steps": self._saved_steps()} | counters
+        steps_and_infos = {"steps": self._saved_steps(), "infos": self._saved_infos()}
+        return self._arrays.get_state(self._past + 1) | steps_and_infos | counters
 
     def _saved_steps(self) -> dict[str, Column]:
         """Return the rows of step columns that the next fragment depends on."""
         return {name: self._arrays.saved(column, self._past) for name, column in self._arrays.steps.items()}
+
+    def _saved_infos(self) -> list[list[Any]]:
+        """Return the slot and the info of each newest observation that has one."""
+        if not self._infos:
+            return []
+        try:
+            newest = [(slot, self._infos.at(self._row_of(slot), slot)) for slot in range(self.max_rows)]
+        except (LookupError, TypeError):  # a vector environment's infos without a value for each sub-environment
+            return []
+        return [[slot, storable_info(info)] for slot, info in newest if info]
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state` with the same slots and H."""
@@ -241,3 +256,5 @@ class RowStore(RunningEpisodes):
         self._arrays.set_state(state)
         for key, name in self._counters.items():
             setattr(self, name, self._xp.from_host(np.array(state[key])))
+        for slot, info in state.get("infos", ()):  # earlier checkpoints have them with several agents only
+            self._infos.of_slot[self._row_of(slot), slot] = dict(info)

@@ -207,6 +207,7 @@ def assert_same_view(got: Any, expected: Any) -> None:
         expected.rewards.lookback,
     )
     assert places(got) == places(expected)
+    assert got.get_infos() == expected.get_infos()
     np.testing.assert_array_equal(got.actions.data, expected.actions.data)
     np.testing.assert_array_equal(got.rewards.data, expected.rewards.data)
 
@@ -256,6 +257,29 @@ def test_running_episodes_see_their_infos() -> None:
         buffer.add_step(np.zeros((2, 1)), np.zeros(2), done, no, [{"k": t}, {"m": -t}], {"actions": np.zeros(2)})
     assert buffer[0].get_infos() == [{"k": 2}]
     assert buffer[1].get_infos() == [{}, {"m": -1}, {"m": -2}]
+
+
+COLUMNS = {"k": np.array([1, 0]), "_k": np.array([True, False])}
+
+
+@pytest.mark.parametrize("infos", [[{"k": 1}, {}], [{"k": 1, "odd": object()}, {}], COLUMNS])
+def test_a_state_has_the_infos_of_the_newest_observations(infos: Any) -> None:
+    buffer, restored = (LockStepRows(2, np.zeros(1, np.float32), np.int64(0), "x", 1) for _ in range(2))
+    no, outputs = np.zeros(2, np.bool_), {"actions": np.zeros(2, np.int64)}
+    buffer.add_reset(np.zeros((2, 1)), {})
+    buffer.add_step(np.zeros((2, 1)), np.zeros(2), no, no, infos, outputs)
+    buffer.cut()
+    restored.set_state(buffer.get_state())
+    restored.add_step(np.zeros((2, 1)), np.zeros(2), no, no, [{}, {"m": 2}], outputs)
+    assert [episode.get_infos() for episode in restored.cut().block] == [[{"k": 1}, {}], [{}, {"m": 2}]]
+
+
+def test_a_state_leaves_out_infos_that_do_not_belong_to_single_sub_environments() -> None:
+    buffer = LockStepRows(2, np.zeros(1, np.float32), np.int64(0), "x", 0)
+    for infos in ({"frames_per_second": 3.0}, {"loads": np.array([0.5])}):
+        buffer.clear()
+        buffer.add_reset(np.zeros((2, 1)), infos)
+        assert buffer.get_state()["infos"] == []
 
 
 @pytest.mark.parametrize("lengths", [[50], [1, 2, 3], [4, 1]])
