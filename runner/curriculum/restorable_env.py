@@ -15,6 +15,7 @@ from runner.env_runners.env_states import (
     state_of,
 )
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.replayed_actions import as_given
 from runner.episodes import nested
 
 
@@ -81,7 +82,8 @@ class RestorableEnv:
         elif "actions" in state:
             actions = state["actions"]
             for action in actions if isinstance(actions, list) else nested.unstack(actions):
-                self.step(copy.deepcopy(action))
+                given = as_given(action, self.env.action_spaces) if self._has_several_agents else action
+                self.step(copy.deepcopy(given))
         else:  # no episode ran
             for wrapper, wrapper_state in zip(self._lasting, state["lasting"], strict=False):
                 restore(wrapper, wrapper_state)

@@ -14,7 +14,7 @@ from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
-from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, as_given
 from runner.episodes import nested
 from runner.streams import integer_seed
 
@@ -166,7 +166,8 @@ class MultiAgentEnvironments:
             if self._has_own_state:
                 stateful.set_state(state[f"env_{n}"])
             else:
-                for actions in state[f"env_{n}"]:
+                for stored in state[f"env_{n}"]:
+                    actions = as_given(stored, env.action_spaces)
                     self._actions[n].append(actions)
                     env.step(_copied(actions))
         self._num_steps = [int(number) for number in state["num_steps"]]

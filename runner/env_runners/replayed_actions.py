@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+
 from runner.episodes import nested
+from runner.episodes.spaces import blank_item
 
 # Default of `env.max_replayed_steps`.
 MAX_REPLAYED_STEPS = 100_000
@@ -56,3 +61,17 @@ class ReplayedActions:
         """Return the actions (K, ...), or None if there are none."""
         blocks = [*self._blocks, nested.stack(self._recent)] if self._recent else self._blocks
         return nested.concatenate(blocks) if blocks else None
+
+
+def as_given(actions: Mapping[str, Any], spaces: Mapping[str, gym.Space[Any]]) -> dict[str, Any]:
+    """Return the actions of one step, by agent, with the types that the environment got.
+
+    Args:
+        actions: actions from a state. A checkpoint holds numpy's numbers as Python's.
+        spaces: agent id -> its action space.
+    """
+    return {agent: nested.map_leaves(_typed, action, blank_item(spaces[agent])) for agent, action in actions.items()}
+
+
+def _typed(leaf: Any, blank: Any) -> Any:
+    return leaf if isinstance(leaf, (np.ndarray, np.generic)) else np.asarray(leaf, np.asarray(blank).dtype)[()]

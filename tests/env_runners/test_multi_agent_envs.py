@@ -1,0 +1,77 @@
+"""Sub-environments with several agents: what they get when a resumed run repeats their actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from runner.curriculum.restorable_env import RestorableEnv
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.episodes import nested
+from runner.testing.rules import through_checkpoint
+
+SPACES: dict[str, Any] = {
+    "a": gym.spaces.Discrete(3),
+    "b": gym.spaces.Dict(
+        push=gym.spaces.Box(-1.0, 1.0, (), np.float32),
+        arm=gym.spaces.Tuple((gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(2))),
+    ),
+}
+
+
+class KeepsActions(MultiAgentEnv):
+    """Keeps the actions that it gets."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = dict.fromkeys(SPACES, gym.spaces.Discrete(1))
+    action_spaces = SPACES
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.got: list[Any] = []
+        return dict.fromkeys(SPACES, 0), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.got.append(actions)
+        return dict.fromkeys(SPACES, 0), {}, {}, {}, {}
+
+
+STEPS: list[Any] = [
+    {
+        "a": np.int64(number),
+        "b": {"push": np.float32(0.1 * number), "arm": (np.full(2, -0.1, np.float32), np.int64(1))},
+    }
+    for number in range(3)
+]
+
+
+def types_of(steps: list[Any]) -> list[Any]:
+    return [(type(leaf), leaf.dtype) for step in steps for leaf in nested.leaves(step)]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_replay_gives_actions_of_the_same_types(is_stored: bool) -> None:
+    envs, restored, again = (MultiAgentEnvironments(KeepsActions, 1, 0) for _ in range(3))
+    envs.reset(("check", 0, 0))
+    for actions in STEPS:
+        envs.step([actions])
+    restored.set_state(through_checkpoint(envs.get_state(), "env") if is_stored else envs.get_state())
+    again.set_state(through_checkpoint(restored.get_state(), "env"))
+    for one in (envs, restored, again):
+        [env] = one.environments
+        assert isinstance(env, KeepsActions)
+        assert nested.equal(tuple(env.got), tuple(STEPS))
+        assert types_of(env.got) == types_of(STEPS)
+
+
+def test_a_replay_within_a_curriculum_gives_actions_of_the_same_types() -> None:
+    env, restored = (RestorableEnv(KeepsActions()) for _ in range(2))
+    env.reset(0, {})
+    for actions in STEPS:
+        env.step(actions)
+    restored.set_state(through_checkpoint(env.get_state(is_running=True), "env"), lambda: restored.reset(0, {}))
+    assert nested.equal(tuple(restored.env.got), tuple(STEPS))
+    assert types_of(restored.env.got) == types_of(STEPS)
