@@ -166,12 +166,17 @@ class MultiAgentEnvironments:
             if self._has_own_state:
                 stateful.set_state(state[f"env_{n}"])
             else:
-                for stored in state[f"env_{n}"]:
-                    actions = as_given(stored, env.action_spaces)
-                    self._actions[n].append(actions)
-                    env.step(_copied(actions))
+                self._repeat(n, state[f"env_{n}"])
         self._num_steps = [int(number) for number in state["num_steps"]]
         self._is_done = [bool(flag) or n in self.not_restored for n, flag in enumerate(state["is_done"])]
+
+    def _repeat(self, n: int, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Take the steps of a running episode again."""
+        for stored in steps:
+            actions = as_given(stored, self.environments[n].action_spaces)
+            self._actions[n].append(actions)
+            self._call("step", n, _copied(actions))
+            self._num_steps[n] += 1
 
     def close(self) -> None:
         """Close every environment."""

@@ -203,16 +203,21 @@ class SeparateEnvironments:
         lost = {"lost": sorted(self._failed)} if self._failed else {}
         return _joined(states) | {"num_restarts": self._num_restarts} | lost
 
+    def _finish_between_steps(self, n: int, timeout_s: float | None) -> Any:
+        """Return an answer; if it failed and is re-created by the next step, return None."""
+        try:
+            return self._envs[n].finish(timeout_s)
+        except EnvFailure as failure:
+            if not self._restarts:
+                raise
+            self._failed[n] = failure
+            return None
+
     def _state_of(self, n: int) -> dict[str, Any]:
+        state: dict[str, Any] | None = None
         if n not in self._failed:
-            try:
-                state: dict[str, Any] = self._envs[n].finish(self._timeout_s)
-                return state
-            except EnvFailure as failure:
-                if not self._restarts:
-                    raise
-                self._failed[n] = failure
-        return {
+            state = self._finish_between_steps(n, self._timeout_s)
+        return state or {
             "seed_name": list(self._seed_name),
             "episode_numbers": [int(self._episode_numbers[n])],
             "num_steps": [0],
@@ -221,7 +226,7 @@ class SeparateEnvironments:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore every sub-environment, also from a state of `SyncEnvironments`."""
+        """Restore every sub-environment, also from a state of `SyncEnvironments`; see `get_state` for failures."""
         self._num_restarts = int(state.get("num_restarts", 0))
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers[:] = state["episode_numbers"]
@@ -234,7 +239,7 @@ class SeparateEnvironments:
             self._envs[n].begin("set_state", _part_of(state, n))
         num_calls = 1 + max(map(int, state["num_steps"]))  # a reset and a replay of all actions
         for n in restored:
-            self._envs[n].finish(None if self._timeout_s is None else self._timeout_s * num_calls)
+            self._finish_between_steps(n, None if self._timeout_s is None else self._timeout_s * num_calls)
 
     def close(self) -> None:
         """Close every environment."""

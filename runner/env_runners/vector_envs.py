@@ -360,15 +360,23 @@ class SyncEnvironments:
                 for layer, layer_state in zip(layers_of(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     restore(layer, layer_state)
             if f"actions_{n}" in state:
-                for action in nested.unstack(_copied(state[f"actions_{n}"])):
-                    self._actions[n].append(action)
-                for action in nested.unstack(_copied(state[f"actions_{n}"])):
-                    env.step(action)
+                self._repeat(n, state[f"actions_{n}"])
             self._num_steps[n] = int(state["num_steps"][n])
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
         self._not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]
         self._truncateds[self._not_restored] = True  # so that the next step resets them
+
+    def _repeat(self, n: int, actions: Column) -> None:
+        """Take the steps of a running episode again."""
+        kept, given = nested.unstack(_copied(actions)), nested.unstack(_copied(actions))
+        for action, own in zip(kept, given, strict=True):
+            self._actions[n].append(action)
+            try:
+                self._envs[n].step(own)
+            except Exception as error:
+                raise _failure("step", error, self._place(n), f"action {_short(action)}") from error
+            self._num_steps[n] += 1
 
     def close(self) -> None:
         """Close every environment."""

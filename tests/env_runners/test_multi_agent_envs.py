@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
@@ -75,3 +76,26 @@ def test_a_replay_within_a_curriculum_gives_actions_of_the_same_types() -> None:
     restored.set_state(through_checkpoint(env.get_state(is_running=True), "env"), lambda: restored.reset(0, {}))
     assert nested.equal(tuple(restored.env.got), tuple(STEPS))
     assert types_of(restored.env.got) == types_of(STEPS)
+
+
+class Breaks(KeepsActions):
+    """Fails in its second step, if `is_due`."""
+
+    is_due = False
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        if self.is_due and self.got:
+            raise ValueError("the arm has left its rail")
+        return super().step(actions)
+
+
+def test_an_error_while_actions_are_repeated_names_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, restored = (MultiAgentEnvironments(Breaks, 1, 0) for _ in range(2))
+    envs.reset(("check", 0, 0))
+    for actions in STEPS:
+        envs.step([actions])
+    monkeypatch.setattr(Breaks, "is_due", True)
+    with pytest.raises(RunFailure) as caught:
+        restored.set_state(envs.get_state())
+    assert caught.value.problem.what == "the environment raised ValueError in step: the arm has left its rail"
+    assert str(caught.value.problem.where).startswith("sub-environment 0, episode 0, step 1, ")

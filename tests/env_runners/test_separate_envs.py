@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.env_runners import separate_envs
@@ -27,7 +27,7 @@ from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
 from tests.support.coded_runs import make_runner, weights_of
 from tests.support.environments import FailsAt
-from tests.support.problems import raised_in
+from tests.support.problems import raised_in, shown_problems
 
 
 def assert_same_steps(got: Any, expected: Any) -> None:
@@ -216,6 +216,57 @@ def test_a_restart_is_in_the_state(made: Any) -> None:
     assert restored.counts == env.counts == {NUM_ENV_RESTARTS: 1}
     for action in actions_for(env, 30):
         assert_same_steps(restored.step(action), env.step(action))
+
+
+class FailsOnDemand(gym.Wrapper[Any, Any, Any, Any]):
+    """Fails in each step of sub-environment 1's first episode while `is_due`."""
+
+    is_due = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._fails = seed == seed_of(1, 0)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        if self._fails and self.is_due:
+            raise ValueError("the arm has left its rail")
+        return self.env.step(action)
+
+
+ON_DEMAND = EnvConfig(env="CartPole-v1", wrappers=[{"_target_": f"{__name__}.FailsOnDemand"}])
+
+
+def test_an_episode_whose_actions_cannot_be_repeated_is_lost_alone(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, restored = (made(ON_DEMAND, "sync", True) for _ in range(2))
+    env.reset(NAME)
+    *actions, last = actions_for(env, 6)
+    for action in actions:
+        env.step(action)
+    with monkeypatch.context() as patch:
+        patch.setattr(FailsOnDemand, "is_due", True)
+        restored.set_state(env.get_state())
+    expected, got = env.step(last), restored.step(last)
+    assert restored.recreated == [1]
+    assert restored.counts == {NUM_ENV_RESTARTS: 1}
+    for row in (0, 2):
+        np.testing.assert_array_equal(got[0][row], expected[0][row])
+    np.testing.assert_array_equal(got[0][1], gym.make("CartPole-v1").reset(seed=seed_of(1, 1))[0])
+
+
+def test_an_error_while_actions_are_repeated_names_the_step(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, restored = (made(ON_DEMAND, "sync") for _ in range(2))
+    env.reset(NAME)
+    env.step(np.zeros(N, np.int64))
+    monkeypatch.setattr(FailsOnDemand, "is_due", True)
+    with pytest.raises(RunFailure) as caught:
+        restored.set_state(env.get_state())
+    assert shown_problems(caught.value) == [
+        Problem(
+            "the environment raised ValueError in step: the arm has left its rail",
+            where=f"sub-environment 1, episode 0, step 0, {raised_in(FailsOnDemand.step, 'raise ValueError')}",
+            got="action 0",
+        )
+    ]
 
 
 @pytest.mark.parametrize("seed_name", [("evaluation", 0, 0)])
