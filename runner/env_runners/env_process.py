@@ -2,7 +2,7 @@
 
 It receives `ProcessSettings`, and then (method, arguments) for `SyncEnvironments`, or for the environment if the method
 is `call`. It sends (None, result) or (error, None) for each, first for making the environment. Observations are
-written to shared memory.
+written to shared memory. At the end of the connection it closes the environment and exits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -30,17 +31,17 @@ _PARENT_CHECK_INTERVAL_S = 1.0
 def main(connection_file: int, memory: int, parent_pid: int) -> None:
     """Serve one sub-environment until the connection or the parent ends."""
     threading.Thread(target=_end_with_parent, args=(parent_pid,), daemon=True).start()
-    with Connection(connection_file) as connection:
+    with Connection(connection_file) as connection, suppress(EOFError, ConnectionError):
         try:
             envs = _make(connection.recv(), memory)
         except Exception as error:
             connection.send((_to_send(error), None))
             return
-        connection.send((None, None))
         try:
+            connection.send((None, None))
             while True:
                 _serve(connection, envs)
-        except (EOFError, ConnectionError):  # the env runner is closed, or gone
+        except (EOFError, ConnectionError):
             envs.close()
 
 

@@ -79,9 +79,11 @@ class SeparateEnvironments:
         self._rewards = np.zeros(self.num_envs, np.float64)
         self._terminateds = np.zeros(self.num_envs, np.bool_)
         self._truncateds = np.zeros(self.num_envs, np.bool_)
-        self._envs = [self._make(n) for n in range(self.num_envs)]
+        self._envs: list[SubEnvironment] = []
         self._held.callback(close_all, self._envs)
         try:
+            for n in range(self.num_envs):
+                self._envs.append(self._make(n))
             for env in self._envs:
                 env.finish(START_TIMEOUT_S)
         except BaseException:

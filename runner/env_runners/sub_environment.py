@@ -53,8 +53,11 @@ class SubEnvironment(Protocol):
             RunnerError: the call cannot be answered.
         """
 
-    def end(self) -> None:
-        """End it immediately, even if it is busy."""
+    def close(self) -> None:
+        """Start to close the environment, and answer no further calls."""
+
+    def end(self, timeout_s: float = 0.0) -> None:
+        """Wait until it is closed, but not longer than this, and end it even if it is busy."""
 
 
 def answer(envs: SyncEnvironments, method: str, *arguments: Any) -> Any:
@@ -98,12 +101,15 @@ class LocalSubEnvironment:
         """See `SubEnvironment`; the timeout is ignored."""
         return self._calls.popleft()()
 
-    def end(self) -> None:
-        """Close the sub-environment."""
-        if self._envs is not None:
-            with suppress(Exception):  # it may be broken
-                self._envs.close()
-        self._envs = None
+    def close(self) -> None:
+        """Close the environment."""
+        envs, self._envs = self._envs, None
+        if envs is not None:
+            envs.close()
+
+    def end(self, timeout_s: float = 0.0) -> None:
+        """Close the environment if it is not closed."""
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -181,12 +187,22 @@ class ProcessSubEnvironment:
         self.begin("call", name, *arguments)
         return self.finish(None)
 
-    def end(self) -> None:
-        """See `SubEnvironment`; kills the process and all of its descendants."""
+    def close(self) -> None:
+        """See `SubEnvironment`; at the end of the connection, the process closes the environment and exits."""
+        if not self._connection.closed:
+            # A forked process may have a copy of the connection, so closing it here would not end it.
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as end, suppress(OSError):  # it may be gone
+                end.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
+
+    def end(self, timeout_s: float = 0.0) -> None:
+        """See `SubEnvironment`; kills all descendants of the process as well."""
+        self.close()
         if self._process.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
             self._kill_group()
             self._process.wait()
-        self._connection.close()
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):  # none is left
@@ -207,10 +223,8 @@ def _start(connection: int, memory: int) -> subprocess.Popen[bytes]:
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:
-    """Close and end sub-environments; `timeout_s` applies to all of them together."""
+    """Close sub-environments at the same time; end those that take too long."""
     for one in sub_environments:
-        one.begin("close")
+        one.close()
     for one in sub_environments:
-        with suppress(Exception):  # it may hang, or be broken
-            one.finish(_CLOSE_TIMEOUT_S)
-        one.end()
+        one.end(_CLOSE_TIMEOUT_S)

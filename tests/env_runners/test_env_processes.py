@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,29 @@ def test_close_ends_all_processes(made: Any) -> None:
     assert all(map(is_there, pids))
     env.close()
     assert not any(map(is_there, pids))
+
+
+class NotesClose(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes a moment to close, and then makes a file with the number of its process as name."""
+
+    def __init__(self, env: gym.Env[Any, Any], folder: str) -> None:
+        super().__init__(env)
+        self._folder = folder
+
+    def close(self) -> None:
+        time.sleep(0.2)
+        Path(self._folder, str(os.getpid())).touch()
+        super().close()
+
+
+def test_after_a_failure_all_environments_are_closed_before_their_processes_end(made: Any, tmp_path: Path) -> None:
+    config = failing("raise", {(0, 0): 2})
+    notes = {"_target_": f"{__name__}.NotesClose", "folder": str(tmp_path)}
+    env = made(replace(config, wrappers=[*config.wrappers, notes]), "async")
+    assert "the arm has left its rail" in failure_of(env).what
+    pids = pids_of(env)
+    env.close()  # the others have answered, but nobody has read it
+    assert {str(pid) for pid in pids} <= {file.name for file in tmp_path.iterdir()}
 
 
 def test_a_hung_process_is_killed_and_another_one_takes_its_place(made: Any) -> None:

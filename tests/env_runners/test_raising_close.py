@@ -79,6 +79,21 @@ def test_sub_environments(options: dict[str, Any]) -> None:
     envs.close()
 
 
+class CountsCloses(RaisesInClose):
+    num_closed = 0
+
+    def close(self) -> None:
+        CountsCloses.num_closed += 1
+
+
+def test_sub_environments_that_can_be_restarted_are_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make_vector_env(EnvConfig(_target_=f"{HERE}.CountsCloses"), 2, "sync", seed=0, restarts=True)
+    envs.reset(("check", 0, 0))
+    monkeypatch.setattr(CountsCloses, "num_closed", 0)  # without the one that was made for its spaces
+    envs.close()
+    assert CountsCloses.num_closed == 2
+
+
 def test_check_env_reports_it() -> None:
     for make in (RaisesInClose, AgentsRaiseInClose):
         found = inspect_environment(make, 20)
