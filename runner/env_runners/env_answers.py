@@ -1,4 +1,4 @@
-"""Rewards and flags that environments return, as Python values."""
+"""Rewards and flags that environments return, as Python values, and the types of wrong results in words."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ def flag_of(value: Any, name: str, where: str) -> bool:
         got = repr(value) if array.ndim == 0 else outline(value)
         raise RunFailure(Problem(f"the environment's {name} is not a bool", where, got, "True or False"))
     return bool(array.item())
+
+
+def kinds_of(answer: Any) -> str:
+    """Return the types of the values that `reset` or `step` returned."""
+    if isinstance(answer, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in answer) or 'nothing'}"
+    return type(answer).__name__

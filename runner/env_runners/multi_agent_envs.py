@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.user_code import problem_of
-from runner.env_runners.env_answers import flag_of
+from runner.env_runners.env_answers import flag_of, kinds_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, as_given
@@ -133,7 +133,7 @@ class MultiAgentEnvironments:
             raise RunFailure(replace(problem, what=what, got=got)) from error
         size = 2 if method == "reset" else 5
         if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):
-            what = f"the environment's {method} returned {_outline(result)}"
+            what = f"the environment's {method} returned {kinds_of(result)}"
             raise RunFailure(Problem(what, self.place(n), expected=f"a tuple of {size} dicts by agent id"))
         return result
 
@@ -189,9 +189,3 @@ def _copied(actions: Mapping[str, Any]) -> AgentDict:
 
 def _copied_leaf(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-
-
-def _outline(result: Any) -> str:
-    if isinstance(result, tuple):
-        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
-    return type(result).__name__

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.user_code import problem_of
-from runner.env_runners.env_answers import flag_of, reward_of
+from runner.env_runners.env_answers import flag_of, kinds_of, reward_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
     defines_state,
@@ -127,16 +127,16 @@ class BatchedEnvironments:
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all with one seed; the environment draws for each sub-environment from it."""
-        obs, infos = _checked_call(lambda: self._env.reset(seed=_seed(self._seed, seed_name)), "reset")
+        obs, infos = _reset(self._env, _seed(self._seed, seed_name))
         return obs, copied_info(infos)
 
     def step(self, actions: Array) -> StepResult:
         """Take one vector step."""
         try:
-            *answer, infos = self._env.step(_copied(actions))  # the environment may change its arguments
+            # the environment may change its arguments
+            obs, rewards, terminateds, truncateds, infos = self._env.step(_copied(actions))
         except Exception as error:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
-        obs, rewards, terminateds, truncateds = answer
         return obs, rewards, terminateds, truncateds, copied_info(infos) if infos else infos
 
     def get_state(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class SyncEnvironments:
         self._num_steps[n] = 0
         self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
         seed = _seed(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
-        obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", self._episode(n))
+        obs, info = _reset(self._envs[n], seed, self._episode(n))
         self._store_obs(n, obs, "reset")
         return copied_info(dict(info))  # type: ignore[no-any-return]
 
@@ -388,11 +388,17 @@ def _seed(seed: int, name: tuple[int | str, ...]) -> int:
     return integer_seed(seed, str(role), *(int(i) for i in index))
 
 
-def _checked_call(call: Callable[[], Any], method: str, where: str = "") -> Any:
+def _reset(env: Any, seed: int, where: str = "") -> tuple[Any, Any]:
+    """Return the observations and infos of a reset."""
     try:
-        return call()
+        answer = env.reset(seed=seed)
     except Exception as error:  # a user's environment may raise anything
-        raise _failure(method, error, where) from error
+        raise _failure("reset", error, where) from error
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and isinstance(answer[1], (Mapping, Sequence))):
+        what = f"the environment's reset returned {kinds_of(answer)}"
+        raise RunFailure(Problem(what, where or None, expected="a tuple (observation, info), with a dict as info"))
+    obs, info = answer
+    return obs, info
 
 
 def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> EnvFailure:

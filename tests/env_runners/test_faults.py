@@ -284,6 +284,41 @@ CASES = [
 ]
 
 
+class ResetReturns(Faulty):
+    """Its resets return only this."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("never", 0, None)
+        self._answer = answer
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._answer
+
+
+class VectorResetReturns(VectorFaulty):
+    """Its resets return only this."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self._fault
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds"),
+    [
+        (np.zeros(2, np.float32), "ndarray"),
+        ((np.zeros(2, np.float32), None), "a tuple of ndarray, NoneType"),
+        ((np.zeros(2, np.float32), {}, {}), "a tuple of ndarray, dict, dict"),
+    ],
+)
+def test_resets_that_do_not_return_two_values(answer: Any, kinds: str) -> None:
+    what, expected = f"the environment's reset returned {kinds}", "a tuple (observation, info), with a dict as info"
+    where = "env runner 0, sub-environment 0, episode 0"
+    one_by_one = SyncEnvironments(lambda: ResetReturns(answer), 1, 0)
+    assert failure_of(one_by_one) == Problem(what, where, expected=expected)
+    together = BatchedEnvironments(VectorResetReturns(answer), 0)
+    assert failure_of(together) == Problem(what, "env runner 0", expected=expected)
+
+
 @pytest.mark.parametrize(("make_envs", "edits", "expected"), CASES)
 def test_messages(make_envs: Callable[[], SubEnvironments], edits: Any, expected: Problem) -> None:
     assert failure_of(make_envs(), edits) == expected
