@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,14 +115,9 @@ class ModuleRunner:
             rows.add_rewards(slots, np.array(rewards, np.float64), number[slots // len(rows.agents)])
         fresh: list[IntArray] = []
         if observed.begun:
-            slots, obs = self._stacked(observed.begun)
-            env_of = slots // len(rows.agents)
-            rows.begin(slots, obs, t[env_of], number[env_of])
-            fresh.append(slots)
+            fresh.append(self._write_obs(observed.begun, rows.begin, t, number))
         if observed.seen:
-            slots, obs = self._stacked(observed.seen)
-            rows.observe(slots, obs, t[slots // len(rows.agents)])
-            fresh.append(slots)
+            fresh.append(self._write_obs(observed.seen, rows.observe, t))
         if observed.ended_unseen:
             slots = np.array(observed.ended_unseen)
             rows.repeat_last(slots, t[slots // len(rows.agents)])
@@ -133,14 +128,19 @@ class ModuleRunner:
             rows.add_info(slot, info)
         return np.concatenate(fresh) if fresh else np.zeros(0, np.int64)
 
-    def _stacked(self, observed: Sequence[tuple[int, Any]]) -> tuple[IntArray, Column]:
+    def _write_obs(
+        self, observed: Sequence[tuple[int, Any]], write: Callable[..., None], *of_envs: IntArray
+    ) -> IntArray:
+        """Check observations, write them with these numbers (N,) of their sub-environments, and return their slots."""
         slots = np.array([slot for slot, _ in observed])
+        env_of = slots // len(self.rows.agents)
         try:
             obs = nested.stack([obs for _, obs in observed])
             self.checks.check_shapes(obs, "step", len(slots))
-        except (RunFailure, TypeError, ValueError) as error:
+            write(slots, obs, *(numbers[env_of] for numbers in of_envs))
+        except (RunFailure, TypeError, ValueError) as error:  # an unknown key, for example, cannot be written
             raise self._misfit(observed) or error from error
-        return slots, obs
+        return slots
 
     def _misfit(self, observed: Sequence[tuple[int, Any]]) -> RunFailure | None:
         for slot, obs in observed:

@@ -15,7 +15,15 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
 from runner.module_building import make_module_specs
-from tests.support.coded_agents import ACTIONS, FLAT, NESTED, NESTED_ACTIONS, coded_obs, make_coded_run
+from tests.support.coded_agents import (
+    ACTIONS,
+    FLAT,
+    NESTED,
+    NESTED_ACTIONS,
+    CodedAgentsEnv,
+    coded_obs,
+    make_coded_run,
+)
 from tests.support.problems import raised_in, shown_problems
 
 Fault = Callable[[StepDicts], object]
@@ -153,6 +161,29 @@ def test_what_an_environment_returns(fault: Fault, what: str, details: dict[str,
     problem = failure_of(fault)
     assert problem.what == what
     assert details.items() <= problem.details().items()
+
+
+class ShowsMore(CodedAgentsEnv):
+    """Its nested observations have a key that their space does not have."""
+
+    def _returned(self, planned: Any) -> Any:
+        obs, *others = super()._returned(planned)
+        more = {agent: {**seen, "more": 1.0} for agent, seen in obs.items() if isinstance(seen, dict)}
+        return obs | more, *others
+
+
+def test_a_key_of_an_observation_that_its_space_does_not_have() -> None:
+    coded = make_coded_run(0, 1, 2, 0, make_env=ShowsMore)
+    with pytest.raises(RunFailure) as caught:
+        coded.runner.sample(20, True, coded.weights, {})
+    assert shown_problems(caught.value) == [
+        Problem(
+            "an observation of agent a1 does not fit its space",
+            where="sub-environment 0",
+            got="obs['more']: float of shape ()",
+            expected="obs['more']: nothing",
+        )
+    ]
 
 
 # -- mappings and spaces -------------------------------------------------------------------------------------------
