@@ -324,9 +324,10 @@ class SyncEnvironments:
                 bare: Any = env.unwrapped
                 state[f"env_{n}"] = {"own": bare.get_state(), "wrappers": wrappers}
                 continue
-            is_done = self._terminateds[n] or self._truncateds[n]
-            if n in self._not_restored or (self._actions[n].is_forgotten and not is_done):
-                state[f"too_long_{n}"] = True
+            if self._actions[n].is_forgotten:
+                is_done = self._terminateds[n] or self._truncateds[n]
+                if n in self._not_restored or not is_done:
+                    state[f"too_long_{n}"] = True
                 self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
             if self._wrapper_states[n]:
                 state[f"wrappers_{n}"] = self._wrapper_states[n]
@@ -347,8 +348,7 @@ class SyncEnvironments:
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self._envs):
-            for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
-                restore(wrapper, wrapper_state)
+            self._restore_wrappers(n, state)
             if f"too_long_{n}" in state:
                 self._actions[n].forget()
                 self._num_steps[n] = int(state["num_steps"][n])
@@ -361,11 +361,17 @@ class SyncEnvironments:
                     restore(layer, layer_state)
             if f"actions_{n}" in state:
                 self._repeat(n, state[f"actions_{n}"])
+            elif state["terminateds"][n] or state["truncateds"][n]:  # the episode that has ended cannot be repeated
+                self._restore_wrappers(n, state)
             self._num_steps[n] = int(state["num_steps"][n])
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
         self._not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]
         self._truncateds[self._not_restored] = True  # so that the next step resets them
+
+    def _restore_wrappers(self, n: int, state: Mapping[str, Any]) -> None:
+        for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
+            restore(wrapper, wrapper_state)
 
     def _repeat(self, n: int, actions: Column) -> None:
         """Take the steps of a running episode again."""

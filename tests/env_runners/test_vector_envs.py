@@ -226,3 +226,38 @@ def test_a_wrapper_that_keeps_a_deque_goes_on_around_an_environment_with_a_state
         expected, got = (envs.step(np.array([0]))[0] for envs in (straight, restored))
         np.testing.assert_array_equal(got, expected)
     assert expected.ravel().tolist() == [6, 7, 8]
+
+
+class Odometer(gym.Wrapper[Any, Any, Any, Any]):
+    """Observes the number of its steps in all episodes."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(0.0, 100.0, (1,), np.float32)
+        self.total = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.env.reset(**kwargs)
+        return np.full(1, self.total, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        _, *others = self.env.step(action)
+        self.total += 1
+        return np.full(1, self.total, np.float32), *others
+
+
+@pytest.mark.parametrize("max_replayed_steps", [1, 100])
+def test_a_wrapper_keeps_its_state_after_an_episode_that_has_just_ended(max_replayed_steps: int) -> None:
+    """Also if the episode was too long to be repeated."""
+
+    def make() -> SyncEnvironments:
+        return SyncEnvironments(lambda: Odometer(NotesSeeds()), 1, 0, max_replayed_steps=max_replayed_steps)
+
+    straight, restored, again = make(), make(), make()
+    straight.reset(("r", 0, 0))
+    steps(straight, [np.array([0])] * 2)
+    restored.set_state(straight.get_state())
+    again.set_state(restored.get_state())
+    for envs in (straight, restored, again):
+        shown = [obs.item() for obs, _, _, _ in steps(envs, [np.array([0])] * 3)]
+        assert shown == [2, 3, 4]
