@@ -12,7 +12,8 @@ import numpy as np
 from runner.streams import stream_state
 
 _BIT_GENERATORS = {
-    cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
+    cls.__name__: cls
+    for cls in (np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
 }
 # Wrappers whose state is reset completely with the environment.
 _WRAPPERS_OF_AN_EPISODE = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)

@@ -154,7 +154,7 @@ class BatchedEnvironments:
             return
         self._has_warned = True
         saved = plain_attributes(bare)
-        kinds = (list, dict, set, deque, bytearray, random.Random)
+        kinds = (list, dict, set, deque, bytearray, random.Random, np.random.RandomState)
         unsaved = [n for n, value in vars(bare).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
             what = "%s: checkpoints do not contain the attributes %s; define get_state and set_state"
