@@ -53,6 +53,9 @@ class AgentInfos(EpisodeListener):
                 continue
             for agent in answer.obs:
                 self._add(env, agent, answer.infos.get(agent) or {})
+        for env, agent in step.ended_unseen:
+            if info := step.answers[env].infos.get(agent):
+                self._add(env, agent, info)
         self._ended += [self._numbers_in(episode.env) for episode in step.ended]
 
     def _add(self, env: int, agent: str, info: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class VectorStep:
         infos: with a single agent, infos of the sub-environments.
         answers: with several agents, results of each sub-environment.
         ended: with several agents, the env episodes that ended, ordered by sub-environment.
+        ended_unseen: with several agents, sub-environment and id of each agent that ended without a final observation.
     """
 
     is_reset: BoolArray
@@ -56,6 +57,7 @@ class VectorStep:
     infos: Infos = ()
     answers: Sequence[EnvStep] = ()
     ended: Sequence[FinishedEpisode] = ()
+    ended_unseen: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(slots=True, eq=False)

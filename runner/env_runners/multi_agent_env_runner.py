@@ -102,10 +102,13 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
     def _take_in(self, answers: Sequence[EnvStep], explore: bool, counted: BoolArray) -> VectorStep:
         """Write the results of the sub-environments to the rows, and make the batches of the next forward passes."""
         observed, ended = self._agents.sort_in(answers)
+        ended_unseen: list[tuple[int, str]] = []
         for module_id, runner in self._modules.items():
-            runner.rows.slots = runner.write(observed[module_id], self._agents.env_t, self._agents.numbers)
+            rows, of_module = runner.rows, observed[module_id]
+            rows.slots = runner.write(of_module, self._agents.env_t, self._agents.numbers)
+            ended_unseen += [(rows.env_of(slot), rows.agent_of(slot)) for slot in of_module.ended_unseen]
             for episode in ended:
-                runner.rows.end_env(episode.env)
+                rows.end_env(episode.env)
         for runner in self._modules.values():
             runner.prepare(explore, self._all_rows)
         is_reset = np.array([answer.is_reset for answer in answers], np.bool_)
@@ -113,7 +116,9 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         is_done[[episode.env for episode in ended]] = True
         self._num_steps += len(is_reset) - int(np.count_nonzero(is_reset))
         self._ended += ended
-        return VectorStep(is_reset, is_done, counted, self._episodes, answers=answers, ended=ended)
+        return VectorStep(
+            is_reset, is_done, counted, self._episodes, answers=answers, ended=ended, ended_unseen=ended_unseen
+        )
 
     # -- cutting ---------------------------------------------------------------------------------------------------
 

@@ -150,6 +150,8 @@ class RunningAgents:
                     what = f"agent {agent} is truncated without a final observation, so its value cannot be estimated"
                     raise self._failure(what, n)
                 data.ended_unseen.append(slot)
+                if step.infos.get(agent):
+                    data.infos.append((slot, step.infos[agent]))
             data.ends.append((slot, is_terminated, is_truncated))
             self._running[n].discard(agent)
             self._has_ended[n].add(agent)

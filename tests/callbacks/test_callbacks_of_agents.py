@@ -17,8 +17,18 @@ from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.episode_callbacks import EpisodeCallbacks
 from runner.env_runners.listeners import EpisodeListener
+from runner.env_runners.multi_agent_env import MultiAgentEnv
 from tests.env_runners.test_multi_agent_rows import runs, some_runs
-from tests.support.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
+from tests.support.coded_agents import (
+    ACTIONS,
+    FLAT,
+    CodedAgentsEnv,
+    code_of,
+    coded_obs,
+    make_coded_run,
+    module_of,
+    plan_of,
+)
 from tests.support.resuming import assert_resumes_exactly
 
 OWN = "tests.callbacks.own_callbacks"
@@ -174,6 +184,37 @@ def _expect(steps: Any, k: int, agent: str, expected: dict[str, list[float]]) ->
             expected[metric.name] += [infos[-1]["x"]] if infos and infos[-1] else []
         elif known:
             expected[metric.name].append(float(PLAIN[kind](known)))
+
+
+class LeavesUnseen(MultiAgentEnv):
+    """Agent a0 terminates in its third step, without an observation but with an info."""
+
+    possible_agents = ("a0",)
+    observation_spaces = dict.fromkeys(possible_agents, FLAT)
+    action_spaces = dict.fromkeys(possible_agents, ACTIONS)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._t = 0
+        return self._obs(), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._t += 1
+        is_over = self._t == 3
+        return {} if is_over else self._obs(), {"a0": 1.0}, {"a0": is_over}, {}, {"a0": {"x": self._t}}
+
+    def _obs(self) -> dict[str, Any]:
+        return {"a0": coded_obs((0, 0, self._t, self._t, 0), is_nested=False)}
+
+
+def test_the_info_of_an_agent_that_ends_without_an_observation_is_its_last_one() -> None:
+    infos = AgentInfos(OF_ALL, {"a0": "m0"}, 1)
+    coded = make_coded_run(0, 1, 1, 0, make_env=lambda *_: LeavesUnseen(), make_listeners=lambda *_: [infos])
+    sample = coded.runner.sample(6, True, coded.weights, {})
+    expected = {"episode_end": 3, "episode_sum": 6, "episode_mean": 2, "episode_min": 1, "episode_max": 3}
+    for metric in OF_ALL:
+        assert sample.finished.infos[metric.name].tolist() == [expected[metric.at]] * 2
+    for chunk in sample.rollout.blocks["m0"]:
+        assert chunk.get_infos() == [{}, {"x": 1}, {"x": 2}, {"x": 3}]
 
 
 def test_what_is_no_number_is_told_with_its_agent() -> None:
