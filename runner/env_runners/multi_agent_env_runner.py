@@ -59,7 +59,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         }
         self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}
         self._agents = RunningAgents(env, {module_id: acting.agents for module_id, acting in modules.items()})
-        self._episodes = AgentEpisodes(env, self._agents, self._all_rows, prefix)
+        self._episodes = AgentEpisodes(self._agents, self._all_rows, prefix)
         self._num_steps = 0
         self._ended: list[FinishedEpisode] = []
 

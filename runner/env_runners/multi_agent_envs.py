@@ -13,6 +13,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of, kinds_of
 from runner.env_runners.env_closing import close_environments
+from runner.env_runners.env_states import has_own_state
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, as_given
 from runner.episodes import nested
@@ -63,7 +64,7 @@ class MultiAgentEnvironments:
         self.num_envs = num_envs
         self._seed = seed
         self._seed_name: tuple[int | str, ...] = ("unused",)
-        self._has_own_state = hasattr(self.environments[0], "get_state") and hasattr(self.environments[0], "set_state")
+        self._has_own_state = has_own_state(self.environments[0])
         self._episode_numbers = [0] * num_envs
         self._num_steps = [0] * num_envs
         self._is_done = [True] * num_envs
