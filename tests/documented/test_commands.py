@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 
 from runner.cli.arguments import split_verb
@@ -277,6 +278,13 @@ def run_block(here: Path, commands: Sequence[str]) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if not commands_of(page)])
 def test_messages_of(page: str) -> None:
     assert all(outputs.is_message(block.printed) for block in blocks_of(page))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_yaml_can_be_read(page: str) -> None:
+    for language, text in fences_of(page):
+        if language == "yaml":
+            yaml.safe_load(text)
 
 
 def test_only_messages_that_tests_expect_are_accepted() -> None:
