@@ -67,6 +67,15 @@ def connect(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path)
 
 
+# Reads the table of `write_steps` in order.
+QUERY = "SELECT * FROM steps ORDER BY eps_id, t"
+
+
+def connection_to(path: Path) -> dict[str, Any]:
+    """How a configuration names `connect`."""
+    return {"_target_": f"{__name__}.connect", "_partial_": True, "path": str(path)}
+
+
 def write_steps(path: Path, lengths: list[int]) -> None:
     """Make a database with a table of steps, observations as text."""
     with sqlite3.connect(path) as database:

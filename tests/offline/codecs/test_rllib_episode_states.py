@@ -23,10 +23,10 @@ from runner.offline.codecs.arrow_columns import info_to_json
 from runner.offline.codecs.layout import Spaces, layout_of
 from runner.offline.codecs.numpy_msgpack import read_space
 from runner.offline.codecs.rllib_episode_states import describe_space, episodes_to_items
-from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, prepare_output
 from tests.conftest import QUICK, Outcome
 from tests.offline.blocks import ListedInfos, blocks, flat_block
+from tests.offline.recorded import read, source_of
 
 RECORDED = Path(__file__).parents[2] / "data" / "rllib_cartpole_episodes"
 TIMES = ("_start_time", "_last_step_time")
@@ -151,7 +151,7 @@ def test_files_roll_over(tmp_path: Path) -> None:
     report = writer.close()
     assert [len(states_of(Path(path))) for path in report.files] == [4, 4, 1]
     assert (report.episodes, report.steps) == (9, 36)
-    source = open_source(OfflineConfig(input_=str(tmp_path)))
+    source = source_of(tmp_path)
     assert (source.format.name, source.spaces) == ("rllib_episodes", spaces)
     assert_same_episodes(concat_blocks(list(source.blocks())), block)
 
@@ -178,10 +178,7 @@ def test_record_and_convert(run_main: Callable[..., Outcome], tmp_path: Path) ->
     for folder in ("rllib", "ours"):
         outcome = run_main("convert", folder, f"from_{folder}")
         assert outcome.code == 0, outcome.err
-    ours, rllibs = (
-        concat_blocks(list(open_source(OfflineConfig(input_=str(tmp_path / f"from_{folder}"))).blocks()))
-        for folder in ("ours", "rllib")
-    )
+    ours, rllibs = (read(tmp_path / f"from_{folder}") for folder in ("ours", "rllib"))
     assert_same_episodes(rllibs, ours)
     outcome = run_main("convert", "ours", "again", "offline.output_episode_format=rllib")
     assert "wrote  5 episodes, " in outcome.out

@@ -11,10 +11,10 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.columns import concat_blocks
 from runner.offline.files.data_error import DataError
 from runner.offline.formats.recorded_format import RecordedFormat, Row
-from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.testing import check_reader
 from tests.offline.blocks import assert_same
+from tests.offline.recorded import read, source_of
 
 
 class FormatContract:
@@ -33,7 +33,7 @@ class FormatContract:
     def test_contract(self, tmp_path: Path) -> None:
         path = self.make(tmp_path / "data")
         check_reader(self.format_class, path)
-        source = open_source(OfflineConfig(input_=str(path)))
+        source = source_of(path)
         assert source.description().format == self.format_class.name
         whole = concat_blocks(list(source.blocks()))
         assert_same(concat_blocks(list(source.blocks())), whole)
@@ -49,12 +49,12 @@ class FormatContract:
         }
         options, what = wrong[self.format_class.row]
         with pytest.raises(DataError, match=what):
-            open_source(OfflineConfig(input_=str(self.make(tmp_path / "data")), **options))  # type: ignore[arg-type]
+            source_of(self.make(tmp_path / "data"), **options)
 
     @pytest.mark.parametrize("write_episodes", [True, False])
     def test_conversion_counts_what_it_writes(self, tmp_path: Path, write_episodes: bool) -> None:
         path = str(self.make(tmp_path / "data"))
-        whole = concat_blocks(list(open_source(OfflineConfig(input_=path)).blocks()))
+        whole = read(path)
         output = str(tmp_path / "out")
         report = convert(OfflineConfig(input_=path, output=output, output_write_episodes=write_episodes))
         assert (report.format, report.written.episodes) == (self.format_class.name, len(whole))

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.table_format import block_to_steps
-from tests.offline.blocks import flat_block
+from tests.offline.recorded import BLOCK
 
-BLOCK = flat_block([5, 3, 8])
 ENV_EPISODES = Path(__file__).parents[2] / "data" / "env_episodes"
 RLLIB_EPISODES = Path(__file__).parents[2] / "data" / "rllib_cartpole_episodes"
 

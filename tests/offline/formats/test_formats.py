@@ -29,7 +29,6 @@ from runner.offline.reading.source import open_source
 from tests.offline.formats.format_contract import FormatContract
 from tests.offline.formats.recordings import (
     ALL_MAKERS,
-    BLOCK,
     make_episodes,
     make_hdf5,
     make_minari,
@@ -37,6 +36,7 @@ from tests.offline.formats.recordings import (
     make_sample_batches,
     make_table,
 )
+from tests.offline.recorded import BLOCK
 
 
 class TestEpisodeFormat(FormatContract):

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.config.offline import OfflineConfig
-from runner.episodes.columns import Column, ColumnBlock, concat_blocks
+from runner.episodes.columns import Column, ColumnBlock
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.formats.native import infer_layout
-from runner.offline.reading.source import open_source
 from tests.offline.blocks import assert_same, flat_block, part_of
+from tests.offline.recorded import read
 
 LENGTHS = [5, 3, 8]
 
@@ -29,10 +28,6 @@ def with_observations(observations: Column) -> ColumnBlock:
 def write(block: ColumnBlock, path: Path, with_metadata: bool = False) -> None:
     table = episodes_to_table(block)
     pq.write_table(table if with_metadata else table.replace_schema_metadata(None), path)
-
-
-def read(path: Path) -> ColumnBlock:
-    return concat_blocks(list(open_source(OfflineConfig(input_=str(path))).blocks()))
 
 
 NUM_ROWS = sum(LENGTHS) + len(LENGTHS)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium as gym
 import h5py
 import lz4.frame
 import msgpack
@@ -20,12 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.episode_format import episodes_to_table
-from runner.offline.codecs.layout import Spaces
-from runner.offline.codecs.table_format import block_to_steps
-from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import Outcome, checkpoints_of
 from tests.offline.blocks import flat_block
 from tests.offline.problems import (
@@ -59,19 +54,10 @@ from tests.offline.problems import (
     value_missing,
     wrongly_named_column,
 )
+from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, record
 from tests.support.problems import assert_error
 
 Run = Callable[..., Outcome]
-CARTPOLE = Spaces(gym.spaces.Box(-np.inf, np.inf, (4,)), gym.spaces.Discrete(2))
-BLOCK = flat_block([5, 3, 8])
-STEPS = block_to_steps(BLOCK)
-PLAIN = STEPS.replace_schema_metadata(None).select(["eps_id", "t", "obs", "actions", "rewards", "terminateds"])
-
-
-def record(folder: Path, *parts: ColumnBlock, **options: object) -> None:
-    with EpisodeWriter(OfflineConfig(output=str(folder), **options), CARTPOLE, "CartPole-v1") as writer:  # type: ignore[arg-type]
-        for block in parts or (BLOCK,):
-            writer.add(block)
 
 
 def changed(block: ColumnBlock, **columns: object) -> ColumnBlock:

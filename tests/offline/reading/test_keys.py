@@ -20,12 +20,11 @@ from pyarrow import fs
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import concat_blocks
 from runner.offline.files.filesystems import locate
-from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from tests.offline.blocks import assert_same, flat_block
-from tests.offline.formats.recordings import BLOCK, MAKERS, RLLIB_EPISODES
+from tests.offline.formats.recordings import MAKERS, RLLIB_EPISODES
 from tests.offline.problems import (
     config_error,
     data_error,
@@ -34,20 +33,8 @@ from tests.offline.problems import (
     pickles_allowed,
     unknown_compression,
 )
-from tests.offline.reading.test_bad_data import CARTPOLE, PLAIN, record
+from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, read, record, source_of, through_ray
 from tests.support.problems import assert_error
-
-
-def config_of(**options: Any) -> OfflineConfig:
-    return OfflineConfig(**options)
-
-
-def source_of(path: Path | str, **options: Any) -> RecordedSource:
-    return open_source(OfflineConfig(input_=str(path), **options))
-
-
-def read(path: Path | str, **options: Any) -> ColumnBlock:
-    return concat_blocks(list(source_of(path, **options).blocks()))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -174,7 +161,7 @@ def test_filesystems(tmp_path: Path, name: str, write_episodes: bool) -> None:
 
     path, options = FILESYSTEMS[name](tmp_path / "data")
     output = {f"output_{key}": value for key, value in options.items()}
-    record(path, output_write_episodes=write_episodes, output_max_rows_per_file=2, **output)  # type: ignore[arg-type]
+    record(path, output_write_episodes=write_episodes, output_max_rows_per_file=2, **output)
     try:
         if "memory" not in name:
             assert len(list((tmp_path / "data").iterdir())) == (2 if write_episodes else 8)
@@ -376,13 +363,13 @@ def test_columns_that_nobody_needs_are_not_read(tmp_path: Path, name: str) -> No
     elif name in kinds:
         is_rows = name != "episodes"
         record(path, output_write_episodes=not is_rows, output_write_method=f"write_{kinds[name]}")
-    every = {*open_source(config_of(input_=str(path))).layout.columns}
+    every = {*source_of(path).layout.columns}
     assert "action_logp" in every
-    source = open_source(config_of(input_=str(path)), columns=(), with_infos=False)
+    source = open_source(OfflineConfig(input_=str(path)), columns=(), with_infos=False)
     assert {*source.layout.columns} == {"obs", "actions", "rewards"}  # type: ignore[union-attr]
     assert all({*block.columns} == {"obs", "actions", "rewards"} for block in source.blocks())
     assert all("action_logp" not in table.column_names for table in source.tables() if name in kinds)
-    some = open_source(config_of(input_=str(path)), CARTPOLE, columns=("action_logp",))
+    some = open_source(OfflineConfig(input_=str(path)), CARTPOLE, columns=("action_logp",))
     assert {*next(some.blocks()).columns} == {"obs", "actions", "rewards", "action_logp"}
 
 
@@ -393,7 +380,7 @@ def test_bytes_that_are_read_of_parquet(tmp_path: Path, monkeypatch: pytest.Monk
     size = next((tmp_path / "data").iterdir()).stat().st_size
     num_read = []
     for columns in (None, ()):
-        source = open_source(config_of(input_=str(tmp_path / "data")), columns=columns)
+        source = open_source(OfflineConfig(input_=str(tmp_path / "data")), columns=columns)
         before = _bytes_read()
         list(source.blocks())
         num_read.append(_bytes_read() - before)
@@ -408,11 +395,6 @@ def _bytes_read() -> int:
 
 
 # --- Ray Data -------------------------------------------------------------------------------------
-
-
-def through_ray(source: RecordedSource) -> ColumnBlock:
-    tables = source.dataset().iter_batches(batch_size=2, batch_format="pyarrow")
-    return concat_blocks([source.decode(table) for table in tables])
 
 
 def make_numpy(folder: Path) -> Path:

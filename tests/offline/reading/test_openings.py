@@ -18,7 +18,7 @@ from runner.offline.reading.source import data_set_of, start_text
 from runner.offline.training.preflight import check_recorded_data
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from tests.conftest import ROOT
-from tests.offline.formats.recordings import BLOCK
+from tests.offline.recorded import BLOCK
 
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 done: Counter[str] = Counter()

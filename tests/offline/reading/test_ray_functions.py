@@ -17,27 +17,18 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.validation import build_experiment_config
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import concat_blocks
 from runner.offline.files.input_files import JSON
 from runner.offline.files.ray_data import read_rows
 from runner.offline.reading.source import open_source
 from tests.offline import own_sources
-from tests.offline.own_sources import write_steps
+from tests.offline.own_sources import QUERY, connection_to, write_steps
+from tests.offline.recorded import read_by
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 MODULE = own_sources.__name__
 LENGTHS = [5, 7, 9]
-QUERY = "SELECT * FROM steps ORDER BY eps_id, t"
-
-
-def read(input_: str, method: str, **kwargs: Any) -> ColumnBlock:
-    config = OfflineConfig(input_=input_, input_read_method=method, input_read_method_kwargs=kwargs)
-    return concat_blocks(list(open_source(config).blocks()))
-
-
-def connection_to(path: Path) -> dict[str, Any]:
-    return {"_target_": f"{MODULE}.connect", "_partial_": True, "path": str(path)}
 
 
 @pytest.fixture
@@ -47,29 +38,29 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_sql(ray_cluster: None, database: Path) -> None:
-    block = read(QUERY, "read_sql", connection_factory=connection_to(database))
+    block = read_by("read_sql", QUERY, connection_factory=connection_to(database))
     # The table has no observation after the last step; the flag says that episodes terminate there.
     assert block.lengths.tolist() == LENGTHS
     assert block.is_terminated.all()
     np.testing.assert_array_equal(block.columns["obs"][6], [1, 0, 0.5, 0])
     assert block.columns["actions"][:5].tolist() == [0, 1, 0, 1, 0]
-    filtered = read(QUERY, "read_sql", connection_factory=connection_to(database), filter="eps_id == 'e1'")
+    filtered = read_by("read_sql", QUERY, connection_factory=connection_to(database), filter="eps_id == 'e1'")
     assert filtered.lengths.tolist() == [7]
 
 
 def test_a_database_that_cannot_be_read(ray_cluster: None, database: Path) -> None:
     with pytest.raises(ConfigError, match="OperationalError: no such table: stepz"):
-        read("SELECT * FROM stepz", "read_sql", connection_factory=connection_to(database))
+        read_by("read_sql", "SELECT * FROM stepz", connection_factory=connection_to(database))
     with pytest.raises(ConfigError, match="the argument connection_factory of read_sql must be a function"):
-        read(QUERY, "read_sql", connection_factory="sqlite")
+        read_by("read_sql", QUERY, connection_factory="sqlite")
 
 
 def test_a_function_of_ones_own(ray_cluster: None, database: Path) -> None:
-    assert read(str(database), f"{MODULE}.read_rows_of", stop=2).lengths.tolist() == LENGTHS[:2]
+    assert read_by(f"{MODULE}.read_rows_of", database, stop=2).lengths.tolist() == LENGTHS[:2]
     with pytest.raises(ConfigError, match=r"returns_no_dataset did not return a ray\.data\.Dataset"):
-        read(str(database), f"{MODULE}.returns_no_dataset")
+        read_by(f"{MODULE}.returns_no_dataset", database)
     with pytest.raises(ConfigError, match="read_rows_of takes no option stopp"):
-        read(str(database), f"{MODULE}.read_rows_of", stopp=2)
+        read_by(f"{MODULE}.read_rows_of", database, stopp=2)
 
 
 def test_rows_that_stand_alone_are_trained_on_as_they_are_read(ray_cluster: None) -> None:
@@ -180,7 +171,7 @@ def test_mistakes_that_validation_tells(overrides: list[str], what: str) -> None
 def test_the_database_is_as_it_was(ray_cluster: None, database: Path) -> None:
     """Reading writes nothing."""
     before = database.read_bytes()
-    read(QUERY, "read_sql", connection_factory=connection_to(database))
+    read_by("read_sql", QUERY, connection_factory=connection_to(database))
     assert database.read_bytes() == before
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT COUNT(*) FROM steps").fetchone() == (sum(LENGTHS),)

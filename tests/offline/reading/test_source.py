@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,9 +20,7 @@ from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.data_error import DataError
-from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
-from runner.offline.writing.writer import EpisodeWriter
 from tests.offline.blocks import assert_same, flat_block
 from tests.offline.problems import (
     OTHER_SHAPE,
@@ -45,42 +42,22 @@ from tests.offline.problems import (
     unreadable,
     wrongly_named_column,
 )
+from tests.offline.recorded import CARTPOLE, read, record, source_of, through_ray
 from tests.support.problems import assert_error
 
 DATA = Path(__file__).parents[2] / "data"
-OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,))
-ACTION_SPACE = gym.spaces.Discrete(2)
-SPACES = Spaces(OBS_SPACE, ACTION_SPACE)
-
-
-def write(folder: Path, parts: Sequence[ColumnBlock], **options: object) -> None:
-    config = OfflineConfig(**{"output": str(folder), **options})  # type: ignore[arg-type]
-    with EpisodeWriter(config, SPACES, "CartPole-v1") as writer:
-        for block in parts:
-            writer.add(block)
-
-
-def read(path: Path | str, **options: object) -> ColumnBlock:
-    return concat_blocks(list(source_of(path, **options).blocks()))
-
-
-def source_of(path: Path | str | list[str], **options: object) -> RecordedSource:
-    given = path if isinstance(path, list) else str(path)
-    return open_source(OfflineConfig(**{"input_": given, **options}))  # type: ignore[arg-type]
-
-
 PARTS = [flat_block([5, 3, 8], prefix="a"), flat_block([1, 7], prefix="b", seed=1)]
 WHOLE = concat_blocks(PARTS)
 
 
 @pytest.mark.parametrize("rows_per_file", [None, 2])
 def test_episodes(tmp_path: Path, rows_per_file: int | None) -> None:
-    write(tmp_path, PARTS, output_max_rows_per_file=rows_per_file)
+    record(tmp_path, *PARTS, output_max_rows_per_file=rows_per_file)
     source = source_of(tmp_path)
     assert source.format.name == "episodes"
     assert source.format.has_trajectories
     assert source.env_name == "CartPole-v1"
-    assert source.spaces == SPACES
+    assert source.spaces == CARTPOLE
     assert_same(concat_blocks(list(source.blocks())), WHOLE)
     assert_same(concat_blocks([source.decode(table) for table in source.tables()]), WHOLE)
     copy = pickle.loads(pickle.dumps(source))
@@ -92,16 +69,16 @@ def test_episodes(tmp_path: Path, rows_per_file: int | None) -> None:
     [("write_parquet", {}), ("write_json", {}), ("write_json", {"compression": "gzip"}), ("write_csv", {})],
 )
 def test_tables_straddle_files(tmp_path: Path, method: str, kwargs: dict[str, str]) -> None:
-    write(
+    record(
         tmp_path,
-        PARTS,
+        *PARTS,
         output_write_episodes=False,
         output_max_rows_per_file=4,
         output_write_method=method,
         output_write_method_kwargs=kwargs,
     )
     assert len(list(tmp_path.iterdir())) == 6
-    source = open_source(OfflineConfig(input_=str(tmp_path)), SPACES)
+    source = open_source(OfflineConfig(input_=str(tmp_path)), CARTPOLE)
     assert (source.format.name, source.format.has_trajectories) == ("table", True)
     found = concat_blocks(list(source.blocks()))
     if method == "write_parquet":
@@ -121,7 +98,7 @@ def test_nested_columns_through_text(tmp_path: Path) -> None:
     obs = {"position": rng.normal(size=(7, 2)), "pair": (rng.normal(size=7), rng.integers(0, 9, (7, 2, 2)))}
     block = replace(flat_block([3, 2]), columns={**flat_block([3, 2]).columns, "obs": obs})
     for method in ("write_json", "write_csv", "write_parquet"):
-        write(tmp_path / method, [block], output_write_episodes=False, output_write_method=method)
+        record(tmp_path / method, block, output_write_episodes=False, output_write_method=method)
         found = read(tmp_path / method).columns["obs"]
         np.testing.assert_array_equal(found["position"], obs["position"])
         assert isinstance(found["pair"], tuple)
@@ -143,10 +120,10 @@ def test_patterns_lists_and_order(tmp_path: Path) -> None:
 
 
 def test_file_systems_by_name_and_class(tmp_path: Path) -> None:
-    write(tmp_path, PARTS)
+    record(tmp_path, *PARTS)
     assert_same(read(tmp_path, input_filesystem="local"), WHOLE)
     assert_same(read(tmp_path, input_filesystem="fsspec.implementations.local.LocalFileSystem"), WHOLE)
-    write("memory://bucket/source", PARTS, output_max_rows_per_file=1)  # type: ignore[arg-type]
+    record("memory://bucket/source", *PARTS, output_max_rows_per_file=1)
     assert_same(read("memory://bucket/source"), WHOLE)
     assert read("memory://bucket/*/episodes-0-00000[01].parquet").lengths.tolist() == [5, 3]
     import fsspec
@@ -155,7 +132,7 @@ def test_file_systems_by_name_and_class(tmp_path: Path) -> None:
 
 
 def test_columns_are_pruned_and_rows_filtered(tmp_path: Path) -> None:
-    write(tmp_path, PARTS)
+    record(tmp_path, *PARTS)
     returns = [float(episode.get_return()) for episode in WHOLE]
     limit = float(np.median(returns))
     options = {"filter": [["episode_return", ">=", limit]], "columns": ["obs", "actions", "rewards"]}
@@ -168,7 +145,7 @@ def test_columns_are_pruned_and_rows_filtered(tmp_path: Path) -> None:
     assert sorted(float(e.get_return()) for e in found) == pytest.approx(sorted(r for r in returns if r >= limit))
     pruned = open_source(OfflineConfig(input_=str(tmp_path)), columns=[])
     assert set(next(pruned.blocks()).columns) == {"obs", "actions", "rewards"}
-    write(tmp_path / "steps", PARTS, output_write_episodes=False)
+    record(tmp_path / "steps", *PARTS, output_write_episodes=False)
     pruned = open_source(OfflineConfig(input_=str(tmp_path / "steps")), columns=["action_logp"], with_infos=False)
     assert set(next(pruned.blocks()).columns) == {"obs", "actions", "rewards", "action_logp"}
 
@@ -201,7 +178,7 @@ def test_ungrouped_tables(tmp_path: Path) -> None:
     ],
 )
 def test_recordings_of_rllib(name: str, format_: str) -> None:
-    source = open_source(OfflineConfig(input_=str(DATA / name)), SPACES)
+    source = open_source(OfflineConfig(input_=str(DATA / name)), CARTPOLE)
     assert source.format.name == format_
     blocks = list(source.blocks())
     assert all(block.columns["obs"].shape[1:] == (4,) for block in blocks)
@@ -213,13 +190,13 @@ def test_recordings_of_rllib(name: str, format_: str) -> None:
 
 
 def test_what_a_run_records_about_its_data(tmp_path: Path) -> None:
-    write(tmp_path / "expert", PARTS)
+    record(tmp_path / "expert", *PARTS)
     one = source_of(tmp_path / "expert").description()
     assert (one.name, one.format, len(one.files)) == ("expert", "episodes", 1)
     assert one.num_bytes == Path(one.files[0]).stat().st_size
     assert one.schema["length"] == "int64"
     assert source_of(tmp_path / "expert").description() == one
-    write(tmp_path / "other", PARTS[:1])
+    record(tmp_path / "other", PARTS[0])
     assert source_of(tmp_path / "other").description().digest != one.digest
 
 
@@ -233,17 +210,17 @@ def damage_rewards(block: ColumnBlock) -> ColumnBlock:
 
 
 def _nan_episodes(folder: Path) -> dict[str, object]:
-    write(folder, [PARTS[0], damage_rewards(PARTS[1])], output_max_rows_per_file=3)
+    record(folder, PARTS[0], damage_rewards(PARTS[1]), output_max_rows_per_file=3)
     return {}
 
 
 def _nan_table(folder: Path) -> dict[str, object]:
-    write(folder, [damage_rewards(PARTS[0])], output_write_episodes=False)
+    record(folder, damage_rewards(PARTS[0]), output_write_episodes=False)
     return {}
 
 
 def _truncated(folder: Path) -> dict[str, object]:
-    write(folder, PARTS, output_max_rows_per_file=2)
+    record(folder, *PARTS, output_max_rows_per_file=2)
     for name in ("episodes-0-000001.parquet", "episodes-0-000002.parquet"):
         path = folder / name
         path.write_bytes(path.read_bytes()[:-100])
@@ -251,28 +228,28 @@ def _truncated(folder: Path) -> dict[str, object]:
 
 
 def _mixed_kinds(folder: Path) -> dict[str, object]:
-    write(folder, PARTS)
+    record(folder, *PARTS)
     (folder / "more.json").write_text("{}")
     return {}
 
 
 def _mixed_formats(folder: Path) -> dict[str, object]:
-    write(folder, PARTS)
-    write(folder, PARTS, output_write_episodes=False)
+    record(folder, *PARTS)
+    record(folder, *PARTS, output_write_episodes=False)
     return {}
 
 
 def _mixed_columns(folder: Path) -> dict[str, object]:
-    write(folder, PARTS)
+    record(folder, *PARTS)
     block = replace(PARTS[0], columns={k: PARTS[0].columns[k] for k in ("obs", "actions", "rewards")})
-    write(folder, [block])
+    record(folder, block)
     return {}
 
 
 def _mixed_shapes(folder: Path) -> dict[str, object]:
-    write(folder, PARTS)
+    record(folder, *PARTS)
     columns = {**PARTS[0].columns, "obs": np.zeros((19, 3), np.float32)}
-    write(folder, [replace(PARTS[0], columns=columns)])
+    record(folder, replace(PARTS[0], columns=columns))
     return {}
 
 
@@ -302,25 +279,25 @@ def _empty(folder: Path) -> dict[str, object]:
 
 
 def _near(folder: Path) -> dict[str, object]:
-    write(folder.with_name("datas"), PARTS)
+    record(folder.with_name("datas"), *PARTS)
     return {}
 
 
 def _no_match(folder: Path) -> dict[str, object]:
-    write(folder, PARTS)
+    record(folder, *PARTS)
     return {"input_": f"{folder}/*.csv"}
 
 
 def _flags(**options: object) -> Callable[[Path], dict[str, object]]:
     def make(folder: Path) -> dict[str, object]:
-        write(folder, PARTS)
+        record(folder, *PARTS)
         return options
 
     return make
 
 
 def _no_episodes(folder: Path) -> dict[str, object]:
-    write(folder, PARTS, output_write_episodes=False)
+    record(folder, *PARTS, output_write_episodes=False)
     return {"input_read_episodes": True}
 
 
@@ -559,26 +536,26 @@ def test_a_reward_that_is_not_finite_in_a_later_file(tmp_path: Path) -> None:
 
 WRONG_SPACES: Mapping[str, tuple[Spaces, ConfigError]] = {
     "spaces_shape": (
-        Spaces(gym.spaces.Box(-1, 1, (3,)), ACTION_SPACE),
+        Spaces(gym.spaces.Box(-1, 1, (3,)), CARTPOLE.action),
         data_error(does_not_fit("obs", _FILE, "float32[4]", "Box(-1, 1, [3], float32)")),
     ),
     "spaces_both": (
-        Spaces(gym.spaces.Dict(x=OBS_SPACE), gym.spaces.Box(-1, 1, (2,))),
+        Spaces(gym.spaces.Dict(x=CARTPOLE.observation), gym.spaces.Box(-1, 1, (2,))),
         data_error(
             does_not_fit("obs", _FILE, "float32[4]", "keys x"),
             does_not_fit("actions", _FILE, "int64", "Box(-1, 1, [2], float32)"),
         ),
     ),
     "spaces_too_few_actions": (
-        Spaces(OBS_SPACE, gym.spaces.Discrete(1)),
+        Spaces(CARTPOLE.observation, gym.spaces.Discrete(1)),
         data_error(does_not_fit("actions", _FILE, "the value 1", "Discrete(1)")),
     ),
     "spaces_start": (
-        Spaces(OBS_SPACE, gym.spaces.Discrete(2, start=1)),
+        Spaces(CARTPOLE.observation, gym.spaces.Discrete(2, start=1)),
         data_error(does_not_fit("actions", _FILE, "the value 0", "Discrete(2, start=1)")),
     ),
     "spaces_of_integers": (
-        Spaces(gym.spaces.MultiDiscrete([3, 3, 3, 3]), ACTION_SPACE),
+        Spaces(gym.spaces.MultiDiscrete([3, 3, 3, 3]), CARTPOLE.action),
         data_error(does_not_fit("obs", _FILE, "float32[4]", "MultiDiscrete([3 3 3 3])")),
     ),
 }
@@ -586,18 +563,13 @@ WRONG_SPACES: Mapping[str, tuple[Spaces, ConfigError]] = {
 
 @pytest.mark.parametrize(("spaces", "expected"), WRONG_SPACES.values(), ids=WRONG_SPACES)
 def test_spaces_that_do_not_fit(tmp_path: Path, spaces: Spaces, expected: ConfigError) -> None:
-    write(tmp_path / "data", PARTS)
+    record(tmp_path / "data", *PARTS)
     with pytest.raises(DataError) as error:
         open_source(OfflineConfig(input_=str(tmp_path / "data")), spaces)
     assert_error(error.value, expected, tmp_path)
 
 
 # --- Ray Data -------------------------------------------------------------------------------------
-
-
-def through_ray(source: RecordedSource) -> Iterator[ColumnBlock]:
-    for table in source.dataset().iter_batches(batch_size=2, batch_format="pyarrow"):
-        yield source.decode(table)
 
 
 @pytest.mark.slow
@@ -608,11 +580,11 @@ def test_ray_data_gives_whole_trajectories(ray_cluster: None, tmp_path: Path) ->
 
     ray.data.DataContext.get_current().enable_progress_bars = False
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    write(tmp_path / "episodes", PARTS, output_max_rows_per_file=2)
-    write(tmp_path / "steps", PARTS, output_write_episodes=False, output_max_rows_per_file=4)
-    assert_same(concat_blocks(list(through_ray(source_of(tmp_path / "steps")))), WHOLE)
+    record(tmp_path / "episodes", *PARTS, output_max_rows_per_file=2)
+    record(tmp_path / "steps", *PARTS, output_write_episodes=False, output_max_rows_per_file=4)
+    assert_same(through_ray(source_of(tmp_path / "steps")), WHOLE)
     options = {"filter": [["length", ">", 4]], "columns": ["obs", "actions", "rewards"]}
-    found = concat_blocks(list(through_ray(source_of(tmp_path / "episodes", input_read_method_kwargs=options))))
+    found = through_ray(source_of(tmp_path / "episodes", input_read_method_kwargs=options))
     assert found.lengths.tolist() == [5, 8, 7]
     assert "action_logp" not in found.columns
     # Any other function of Ray Data by its name.

@@ -19,7 +19,7 @@ from runner.offline.reading.source import data_set_of, data_set_of_config, open_
 from runner.offline.training.repeated_passes import PipelineMonitor
 from tests.conftest import ROOT, Outcome, progress_of, result_of
 from tests.offline.blocks import flat_block
-from tests.offline.reading.test_source import write
+from tests.offline.recorded import record
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
 BC = (
@@ -100,7 +100,7 @@ class _Executor:
 
 def test_a_data_set_of_episodes(tmp_path: Path) -> None:
     folder = tmp_path / "expert"
-    write(folder, [flat_block([5, 3, 8], prefix="a"), flat_block([1, 7], prefix="b", seed=1)])
+    record(folder, flat_block([5, 3, 8], prefix="a"), flat_block([1, 7], prefix="b", seed=1))
     config = OfflineConfig(input_=str(folder))
     source = open_source(config)
     data_set = data_set_of(source, "training")
@@ -116,7 +116,7 @@ def test_a_data_set_of_episodes(tmp_path: Path) -> None:
 
 
 def test_a_data_set_of_steps_has_no_episodes_to_count(tmp_path: Path) -> None:
-    write(tmp_path / "steps", [flat_block([5, 3])], output_write_episodes=False)
+    record(tmp_path / "steps", flat_block([5, 3]), output_write_episodes=False)
     profile = data_set_of(open_source(OfflineConfig(input_=str(tmp_path / "steps"))), "evaluation").profile
     assert (profile["format"], profile["num_steps"], "num_episodes" in profile) == ("table", 8, False)
 

@@ -16,19 +16,15 @@ from runner.config.errors import RunFailure
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.codecs.table_format import block_to_steps
-from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import ConversionReport, convert
 from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import Outcome
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
 from tests.offline.problems import config_error, data_error, does_not_fit, has_data
+from tests.offline.recorded import read, source_of
 from tests.support.problems import assert_error
 
 DATA = Path(__file__).parents[2] / "data"
-
-
-def read(folder: Path) -> ColumnBlock:
-    return concat_blocks(list(open_source(OfflineConfig(input_=str(folder))).blocks()))
 
 
 def sorted_by_id(block: ColumnBlock) -> ColumnBlock:
@@ -84,7 +80,7 @@ def _rows(table: pa.Table) -> list[str]:
 def test_from_rllib(tmp_path: Path, name: str, least_steps: int) -> None:
     report = convert(OfflineConfig(input_=str(DATA / name), output=str(tmp_path / "episodes")))
     assert report.written.steps > least_steps
-    source = concat_blocks(list(open_source(OfflineConfig(input_=str(DATA / name))).blocks()))
+    source = read(DATA / name)
     found = read(tmp_path / "episodes")
     assert list(found.episode_ids) == list(source.episode_ids)
     for column, values in source.columns.items():
@@ -122,7 +118,7 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     ]
     found = read(tmp_path / "episodes")
     assert found.lengths.tolist() == [5, 2, 8, 1]
-    assert open_source(OfflineConfig(input_=str(tmp_path / "episodes"))).env_name == "CartPole-v1"
+    assert source_of(tmp_path / "episodes").env_name == "CartPole-v1"
     again = run_main("convert", "table/", "episodes/", *schema)
     assert again.code == 2
     assert_error(again.err, config_error(has_data("episodes-0-000000.parquet", "TMP/episodes")), tmp_path)

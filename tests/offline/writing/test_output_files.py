@@ -13,14 +13,14 @@ from pyarrow import fs
 
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import ColumnBlock
 from runner.offline.files.filesystems import Location
-from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.offline.writing.output_files import FileList, names_in
 from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
 from tests.conftest import QUICK, Outcome
 from tests.offline.blocks import assert_same, flat_block
+from tests.offline.recorded import read
 
 
 def config_of(output: Path, **options: Any) -> OfflineConfig:
@@ -41,10 +41,6 @@ def files_in(folder: Path) -> list[str]:
 
 def folders_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("run-*"))
-
-
-def read(folder: Path) -> ColumnBlock:
-    return concat_blocks(list(open_source(OfflineConfig(input_=str(folder))).blocks()))
 
 
 def test_each_file_has_its_folder(tmp_path: Path) -> None:

@@ -17,21 +17,21 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import ColumnBlock
 from runner.offline.files.input_files import JSON
 from runner.offline.files.ray_data import read_rows
-from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 from tests.conftest import QUICK, Outcome
 from tests.offline import own_sources
 from tests.offline.blocks import flat_block
+from tests.offline.own_sources import QUERY, connection_to
+from tests.offline.recorded import read, read_by
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 MODULE = own_sources.__name__
 COLUMNS = ["eps_id", "t", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"]
 INSERT = f"INSERT INTO steps ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-QUERY = "SELECT * FROM steps ORDER BY eps_id, t"
 
 
 def config_of(output: Path | str, method: str, max_rows: int | None = None, **kwargs: Any) -> OfflineConfig:
@@ -51,21 +51,12 @@ def write(config: OfflineConfig, block: ColumnBlock) -> WriteReport:
     return writer.close()
 
 
-def read(input_: Path | str, method: str, **kwargs: Any) -> ColumnBlock:
-    config = OfflineConfig(input_=str(input_), input_read_method=method, input_read_method_kwargs=kwargs)
-    return concat_blocks(list(open_source(config).blocks()))
-
-
 def assert_same_steps(got: ColumnBlock, expected: ColumnBlock) -> None:
     assert list(got.episode_ids) == list(expected.episode_ids)
     for name in ("lengths", "is_terminated", "is_truncated", "t_started"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
     for name in ("obs", "actions", "rewards"):
         np.testing.assert_array_equal(got.columns[name], expected.columns[name])
-
-
-def connection_to(path: Path) -> dict[str, Any]:
-    return {"_target_": f"{MODULE}.connect", "_partial_": True, "path": str(path)}
 
 
 @pytest.fixture
@@ -82,7 +73,7 @@ def test_orc(ray_cluster: None, tmp_path: Path) -> None:
     assert [Path(path).name for path in report.files] == [f"steps-0-{number:06d}.orc" for number in range(3)]
     assert sorted(path.name for path in (tmp_path / "orc").iterdir()) == [Path(path).name for path in report.files]
     assert report.num_bytes == sum(Path(path).stat().st_size for path in report.files)
-    again = read(tmp_path / "orc", "read_orc")
+    again = read_by("read_orc", tmp_path / "orc")
     assert_same_steps(again, block)
     assert again.columns["obs"].dtype == block.columns["obs"].dtype
 
@@ -91,7 +82,7 @@ def test_sql(ray_cluster: None, database: Path) -> None:
     block, options = flat_block([4, 3, 6]), {"connection_factory": connection_to(database)}
     report = write(config_of(INSERT, "write_sql", max_rows=5, columns=COLUMNS, **options), block)
     assert (report.files, report.episodes, report.steps) == ((), 3, 13)
-    assert_same_steps(read(QUERY, "read_sql", **options), block)
+    assert_same_steps(read_by("read_sql", QUERY, **options), block)
 
 
 def test_a_function_of_ones_own(ray_cluster: None, tmp_path: Path) -> None:
@@ -100,7 +91,7 @@ def test_a_function_of_ones_own(ray_cluster: None, tmp_path: Path) -> None:
     assert (report.files, report.steps) == ((), 7)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["marker"] for line in lines] == ["m"] * 7
-    assert_same_steps(read(path, "read_json"), block)
+    assert_same_steps(read_by("read_json", path), block)
 
 
 def test_webdataset_with_an_encoder(ray_cluster: None, tmp_path: Path) -> None:
@@ -190,10 +181,10 @@ def test_record_and_convert(
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert "  5 episodes, " in outcome.out
-    block = read(tmp_path / "orc", "read_orc")
+    block = read_by("read_orc", tmp_path / "orc")
     assert len(block) == 5
     outcome = run_main(
         "convert", "orc", "again", "offline.input_read_method=read_orc",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
-    assert_same_steps(concat_blocks(list(open_source(OfflineConfig(input_=str(tmp_path / "again"))).blocks())), block)
+    assert_same_steps(read(tmp_path / "again"), block)
