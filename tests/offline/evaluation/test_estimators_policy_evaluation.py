@@ -19,6 +19,7 @@ from runner.modules import ActorCriticModule, RLModule
 from runner.offline.evaluation import policy_evaluation, recorded_actions
 from runner.offline.evaluation.fitted_q import FittedQConfig, fit_q
 from runner.offline.evaluation.policy_evaluation import METHODS, RATIO_METHODS, evaluate_policy
+from tests.offline.blocks import part_of
 from tests.offline.small_mdp import BEHAVIOUR, CHAIN, GAMMA, TARGET
 
 ONE_HOT = gym.spaces.Box(0.0, 1.0, (3,), np.float32)
@@ -51,22 +52,6 @@ def block() -> ColumnBlock:
     return CHAIN.sample(BEHAVIOUR, 3000, np.random.default_rng(1)).block(3)
 
 
-def _part(block: ColumnBlock, chunks: slice) -> ColumnBlock:
-    """A slice of the episodes."""
-    first, last = chunks.start, chunks.stop
-    start, end = int(block.offsets[first]), int(block.offsets[last])
-    columns = {name: column[start:end] for name, column in block.columns.items() if name != "obs"}
-    return replace(
-        block,
-        columns=columns | {"obs": block.columns["obs"][start + first : end + last]},
-        lengths=block.lengths[chunks],
-        is_terminated=block.is_terminated[chunks],
-        is_truncated=block.is_truncated[chunks],
-        t_started=block.t_started[chunks],
-        episode_ids=block.episode_ids[chunks],
-    )
-
-
 def test_every_method_finds_the_true_value(block: ColumnBlock) -> None:
     estimates = _evaluate([block], TablePolicy(TARGET), methods=METHODS)
     assert tuple(estimates) == METHODS
@@ -92,14 +77,14 @@ def test_the_recording_policy_itself_has_the_mean_return(block: ColumnBlock) -> 
 
 
 def test_many_blocks_are_one(block: ColumnBlock) -> None:
-    small = _part(block, slice(0, 60))
-    parts = [_part(block, slice(first, first + 20)) for first in (0, 20, 40)]
+    parts = [part_of(block, first, first + 20) for first in (0, 20, 40)]
+    small = concat_blocks(parts)
     options = {"methods": METHODS, "fitted_q": UNFITTED_Q}
     assert _evaluate([small], TablePolicy(TARGET), **options) == _evaluate(iter(parts), TablePolicy(TARGET), **options)
 
 
 def test_one_stream_one_result_and_level_and_resamples_count(block: ColumnBlock) -> None:
-    small, module = _part(block, slice(0, 40)), TablePolicy(TARGET)
+    small, module = part_of(block, 0, 40), TablePolicy(TARGET)
     first, second = (_evaluate([small], module, methods=("dr", "wis"), fitted_q=UNFITTED_Q) for _ in range(2))
     assert first == second
     narrow = _evaluate([small], module, methods=("wis",), level=0.5)["wis"]
@@ -114,7 +99,7 @@ def test_one_stream_one_result_and_level_and_resamples_count(block: ColumnBlock)
 def test_values_of_an_episode_come_from_a_fit_to_others(
     block: ColumnBlock, monkeypatch: pytest.MonkeyPatch, num_folds: int, learned_from: list[str]
 ) -> None:
-    small = _part(block, slice(0, 4))
+    small = part_of(block, 0, 4)
     episode_of_row = np.repeat(list("abcd"), small.lengths)
     fits = []
 
@@ -227,7 +212,7 @@ class TestModuleWithMemory:
     def test_log_probs_are_those_of_acting_step_by_step(
         self, module: RLModule, block: ColumnBlock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        small = _part(block, slice(0, 12))
+        small = part_of(block, 0, 12)
         log_probs = []
         with torch.no_grad():
             for episode in small:
@@ -282,8 +267,3 @@ def test_numbers_that_are_not_finite_are_refused(block: ColumnBlock, name: str, 
 def test_no_episodes_are_refused() -> None:
     with pytest.raises(ConfigError, match="no recorded episodes"):
         _evaluate([], TablePolicy(TARGET))
-
-
-def test_concatenated_blocks_can_be_read(block: ColumnBlock) -> None:
-    parts = [_part(block, slice(0, 10)), _part(block, slice(10, 30))]
-    assert _evaluate([concat_blocks(parts)], TablePolicy(TARGET)) == _evaluate(parts, TablePolicy(TARGET))

@@ -67,19 +67,6 @@ def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: 
         assert train(second, 2) == following
 
 
-@pytest.mark.parametrize(
-    ("env", "what"),
-    [
-        ("pendulum", "the data do not fit the environment: obs is not in its observation space"),
-        ("multi_agent_cartpole", "these data come from a single agent, but the experiment has several"),
-    ],
-)
-def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Trainer.from_experiment("bc_cartpole", [*SMALL, f"env={env}"])
-    assert what in str(caught.value)
-
-
 @pytest.mark.slow
 def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
     overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8", "algorithm.lr=1e-2"]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.env_runners.episode_recording import EnvEpisodeRecording
 from runner.env_runners.listeners import EpisodeListener
@@ -191,9 +190,3 @@ def test_the_same_is_recorded_here_and_on_ray(tmp_path: Path, ray_cluster: None)
     for name, table in here.items():
         assert table.equals(there[name], check_metadata=True)
         assert table.num_rows > 3
-
-
-def test_steps_as_rows_are_refused(tmp_path: Path) -> None:
-    options = [f"offline.output={tmp_path}", "offline.output_write_episodes=false"]
-    with pytest.raises(ConfigError, match="multi-agent env episodes can only be recorded as one row"):
-        Trainer.from_experiment("ppo_multi_agent_cartpole", options)

@@ -28,12 +28,8 @@ from tests.offline.problems import (
     config_error,
     has_data,
     no_column_to_compress,
-    not_writable,
-    output_is_a_file,
     unknown_compression,
     unknown_filesystem,
-    unknown_option_of_parquet,
-    unknown_write_method,
 )
 from tests.support.problems import assert_error
 
@@ -201,22 +197,7 @@ def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path) -> None:
     assert Path(first.files[0]).read_bytes() == before
 
 
-def test_output_that_cannot_be_written_to(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for output, problem in (
-        ("file", output_is_a_file("TMP/file")),
-        ("file/data", not_writable("Not a directory", "TMP/file/data")),
-    ):
-        with pytest.raises(ConfigError) as error:
-            prepare_output(OfflineConfig(output=str(tmp_path / output)))
-        assert_error(error.value, config_error(problem), tmp_path)
-
-
 BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
-    "output_unknown_method": (
-        {"output_write_method": "write_parket"},
-        config_error(unknown_write_method("write_parket", "write_parquet")),
-    ),
     "output_json_episodes": (
         {"output_write_method": "write_json"},
         config_error(
@@ -228,10 +209,6 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
                 fix="set offline.output_write_episodes=false",
             )
         ),
-    ),
-    "output_unknown_option": (
-        {"output_write_method_kwargs": {"compresion": "gzip"}},
-        config_error(unknown_option_of_parquet("gzip")),
     ),
     "output_unknown_compression": (
         {"output_write_method_kwargs": {"compression": "zst"}},
