@@ -101,6 +101,14 @@ def wait_until(
         time.sleep(0.02)
 
 
+def addresses_of(run_dir: Path) -> list[str]:
+    """Wait until a run listens for simulators; return its addresses, HOST:PORT."""
+    path = run_dir / "rllink.json"
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    addresses: list[str] = json.loads(path.read_text())["addresses"]
+    return addresses
+
+
 def marked_but(mark: pytest.MarkDecorator, cases: Iterable[Any], *plain: Any) -> list[Any]:
     """Return the cases of a test (tuples where it has several parameters), all marked but the plain ones."""
     return [

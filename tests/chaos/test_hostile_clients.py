@@ -30,8 +30,7 @@ from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import assert_each_iteration_once
 from tests.chaos.witness import witnessed_rewards
-from tests.conftest import WAIT_S, progress_of
-from tests.rllink.test_restart import wait_for
+from tests.conftest import WAIT_S, addresses_of, progress_of
 
 Start = Callable[..., Command]
 BATCH, NUM_ITERATIONS = 256, 12
@@ -76,7 +75,7 @@ class AttackedRun:
         self.command = start(*RUNNER, *TRAIN, *overrides, connectors, f"hydra.run.dir={self.run_dir}")
         announced = self.run_dir / "rllink.json"
         assert self.command.reaches(announced.exists), self.command.output
-        host, _, port = wait_for(announced)["addresses"][0].rpartition(":")
+        host, _, port = addresses_of(self.run_dir)[0].rpartition(":")
         self.address = host, int(port)
 
     def reach_end(

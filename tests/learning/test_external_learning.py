@@ -11,8 +11,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT
-from tests.rllink.test_restart import wait_for
+from tests.conftest import ROOT, addresses_of
 
 EXAMPLES = ROOT / "examples" / "external"
 RETURN = "env_runners/episode_return_mean"
@@ -41,7 +40,7 @@ def train(name: str, seed: int, run_dir: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "runner", f"+experiment={experiment}", *overrides, *more]
     processes = [subprocess.Popen(command, cwd=ROOT)]
     try:
-        port = wait_for(run_dir / "rllink.json")["addresses"][0].rpartition(":")[2]
+        port = addresses_of(run_dir)[0].rpartition(":")[2]
         for number in range(2):
             client = [sys.executable, EXAMPLES / script, "--port", port, "--seed", str(10 * seed + number), *arguments]
             processes.append(subprocess.Popen(client))

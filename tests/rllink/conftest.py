@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
@@ -20,6 +21,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_building import build_modules, make_module_specs, weights_of
+from runner.modules.flat_parameters import FlatParameters
 from runner.policy import OnnxPolicy
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
@@ -27,6 +29,7 @@ from runner.rllink.env_runner import ExternalEnvRunner
 from tests.conftest import WAIT_S, wait_until
 
 EXPERIMENT = "+experiment=ppo_external_cartpole"
+OFF = "rllink.force_on_policy=false"
 
 
 _EXPORTED: dict[str, OnnxPolicy] = {}
@@ -98,8 +101,11 @@ class Served:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+Serve = Callable[..., Served]
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
+def serve() -> Iterator[Serve]:
     """Makes servers that are closed after the test."""
     made: list[Served] = []
 
@@ -112,18 +118,18 @@ def serve() -> Iterator[Callable[..., Served]]:
         served.close()
 
 
-def served_for_long(serve: Callable[..., Served], *overrides: str) -> Served:
+def served_for_long(serve: Serve, *overrides: str) -> Served:
     """Make an off-policy server that keeps sampling."""
-    served = serve("rllink.force_on_policy=false", *overrides)
+    served = serve(OFF, *overrides)
     served.sample(10**6)
     return served
 
 
 class RawClient:
-    """A socket that speaks frames, and nothing else."""
+    """A socket that speaks frames, and nothing else; `source` is an address of this machine to connect from."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = 30.0) -> None:
-        self.socket = socket.create_connection(address, timeout_s)
+    def __init__(self, address: tuple[str, int], timeout_s: float = 30.0, source: str = "") -> None:
+        self.socket = socket.create_connection(address, timeout_s, (source, 0) if source else None)
         self._reader = FrameReader()
 
     def send(self, message: Any) -> None:
@@ -161,8 +167,11 @@ class RawClient:
         self.socket.close()
 
 
+Connect = Callable[..., RawClient]
+
+
 @pytest.fixture
-def connect() -> Iterator[Callable[..., RawClient]]:
+def connect() -> Iterator[Connect]:
     """Makes connections that are closed after the test."""
     made: list[RawClient] = []
 
@@ -186,6 +195,40 @@ def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
         "is_truncated": False,
         **more,
     }
+
+
+def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
+    """Steps `start` to `stop` of an episode, which by default goes on."""
+    part = {"obs": whole["obs"][start : stop + 1]}
+    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**part, "id": "a", "is_terminated": False, "is_truncated": False, **more}
+
+
+def columns(*episodes: dict[str, Any]) -> dict[str, Any]:
+    """Whole episodes as columns."""
+    return {
+        "lengths": np.array([len(one["rewards"]) for one in episodes]),
+        "obs": np.concatenate([np.float32(one["obs"]) for one in episodes]),
+        "actions": np.concatenate([np.int64(one["actions"]) for one in episodes]),
+        "rewards": np.concatenate([np.float32(one["rewards"]) for one in episodes]),
+        "is_terminated": np.array([one["is_terminated"] for one in episodes]),
+        "is_truncated": np.array([one["is_truncated"] for one in episodes]),
+    }
+
+
+def hello(client: RawClient, **extensions: Any) -> dict[str, Any]:
+    """Ask for extensions; return the PONG."""
+    answer = client.ask({"type": "PING", "protocol": 1, "extensions": extensions})
+    assert answer["type"] == "PONG"
+    return answer
+
+
+def outputs_of(served: Served, weights: Mapping[str, Any], obs: Any) -> Any:
+    """(B, A) logits of the server's module with these weights."""
+    module = build_modules(served.config)["default_policy"].module
+    FlatParameters(module).load(weights["default_policy"])
+    with torch.no_grad():
+        return module.forward_exploration({"obs": torch.tensor(obs)})["action_dist_inputs"].numpy()
 
 
 def wait_until_watched(connection: Connection, since: float, seconds: float) -> None:

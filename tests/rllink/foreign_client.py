@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +21,8 @@ import onnx
 import pytest
 
 from tests.conftest import wait_until
-from tests.rllink.conftest import Served, episode
+from tests.rllink.conftest import OFF, Serve, Served, episode
 
-Serve = Callable[..., Served]
-OFF = "rllink.force_on_policy=false"
 Direction = Literal["request", "answer"]
 
 

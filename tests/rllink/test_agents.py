@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import pytest
 
 from runner.rllink.client import Client, RLlinkError
 from tests.conftest import wait_until
-from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.conftest import OFF, RawClient, Serve, episode
 
-Serve = Callable[..., Served]
 AGENTS = ("agent_0", "agent_1")
 TWO = [
     "env=multi_agent_cartpole",
     "env.port=0",
-    "rllink.force_on_policy=false",
+    OFF,
     "multi_agent.agent_to_module={agent_0: first, agent_1: second}",
 ]
 

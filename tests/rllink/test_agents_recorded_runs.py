@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, WAIT_S, Outcome, num_lines, wait_until
+from tests.conftest import ROOT, WAIT_S, Outcome, addresses_of, num_lines, wait_until
 from tests.rllink.test_recording_agents import recorded_in
-from tests.rllink.test_restart import wait_for
 
 CLIENT = Path(__file__).parent / "agents_client.py"
 RUN = [
@@ -78,7 +77,7 @@ def record(processes: Processes, folder: Path, inference: str) -> tuple[Path, Pa
     """Run a server and a client; return the recording, the client's log, and how many env episodes are recorded."""
     run_dir, data, log = folder / "run", folder / "data", folder / "log.jsonl"
     server = processes.start("-m", "runner", *RUN, "env.port=0", f"hydra.run.dir={run_dir}", f"offline.output={data}")
-    port = wait_for(run_dir / "rllink.json")["addresses"][0].rpartition(":")[2]
+    port = addresses_of(run_dir)[0].rpartition(":")[2]
     client = processes.start(CLIENT, "--port", port, "--log", log, "--inference", inference)
     output, _ = server.communicate(timeout=WAIT_S)
     assert (server.returncode, client.wait(WAIT_S)) == (0, 0)
@@ -134,7 +133,7 @@ def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Pa
         port = free.getsockname()[1]
     more = [f"env.port={port}", f"hydra.run.dir={run_dir}", f"offline.output={data}"]
     server = processes.start("-m", "runner", *RUN, *more)
-    wait_for(run_dir / "rllink.json")
+    addresses_of(run_dir)
     client = processes.start(CLIENT, "--port", port, "--log", log)
     for number in (5, 8):
         wait_until(lambda number=number: num_lines(run_dir) >= number)
@@ -156,7 +155,7 @@ def test_servers_in_ray_actors_record_what_each_gets(processes: Processes, tmp_p
     more = ["env.port=0", f"hydra.run.dir={run_dir}", f"offline.output={data}", "env_runners.num_env_runners=2"]
     server = processes.start("-m", "runner", *RUN, *more, "stop.training_iteration=3")
     logs = []
-    for number, address in enumerate(wait_for(run_dir / "rllink.json")["addresses"]):
+    for number, address in enumerate(addresses_of(run_dir)):
         logs.append(tmp_path / f"{number}.jsonl")
         port = address.rpartition(":")[2]
         processes.start(CLIENT, "--port", port, "--log", logs[-1], "--seed", number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ import pytest
 
 from runner.config.metrics import producible_metrics
 from runner.episodes.spaces import space_from_dict
-from tests.rllink.conftest import RawClient, Served, episode
-
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
+from tests.rllink.conftest import OFF, Connect, Serve, Served, episode, outputs_of, part
 
 
 def test_the_handshake_is_the_draft_to_the_byte(serve: Serve, connect: Connect) -> None:
@@ -50,7 +46,7 @@ def test_a_state_is_a_policy(serve: Serve, connect: Connect) -> None:
 
 
 def test_episodes_become_what_is_learned_from(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     sampling = served.sample(12)
     client = connect(served)
     sent = [episode(5, 0), episode(7, 1, is_terminated=False, is_truncated=True)]
@@ -98,7 +94,7 @@ def test_steps_that_do_not_suffice_are_followed_by_more_with_the_same_weights(se
 
 
 def test_off_policy_nobody_waits(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     served.sample(1000)
     client = connect(served)
     for _ in range(3):
@@ -123,7 +119,7 @@ def test_old_weights_are_refused_on_policy_and_counted(serve: Serve, connect: Co
 
 
 def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false", "rllink.num_kept_weights=2")
+    served = serve(OFF, "rllink.num_kept_weights=2")
     client = connect(served)
     for _ in range(3):
         sampling = served.sample(5, update=True)
@@ -142,7 +138,7 @@ def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> N
 
 
 def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     client = connect(served)
     sampling = served.sample(5)
     old = dict(served.weights)
@@ -153,30 +149,18 @@ def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: 
     parts = [episode(5, 3, weights_seq_no=1), episode(5, 3)]
     client.ask({"type": "EPISODES", "episodes": parts})
     inputs = sampling.result(10).rollout.blocks["default_policy"].columns["action_dist_inputs"]
-    expected = [_outputs(served, weights, parts[0]["obs"][:-1]) for weights in (old, served.weights)]
+    expected = [outputs_of(served, weights, parts[0]["obs"][:-1]) for weights in (old, served.weights)]
     np.testing.assert_allclose(inputs, np.concatenate(expected), rtol=1e-5, atol=1e-6)
     assert not np.allclose(inputs[:5], inputs[5:])
 
 
-def _outputs(served: Served, weights: Any, obs: list[list[float]]) -> Any:
-    import torch
-
-    from runner.module_building import build_modules
-    from runner.modules.flat_parameters import FlatParameters
-
-    module = build_modules(served.config)["default_policy"].module
-    FlatParameters(module).load(weights["default_policy"])
-    with torch.no_grad():
-        return module.forward_exploration({"obs": torch.tensor(obs)})["action_dist_inputs"].numpy()
-
-
 def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     sampling = served.sample(9)
     client = connect(served)
     whole = episode(15, 4)
-    client.ask({"type": "EPISODES", "episodes": [_part(whole, 0, 4, id="a"), _part(whole, 0, 2, id="b")]})
-    client.ask({"type": "EPISODES", "episodes": [_part(whole, 4, 7, id="a")]})
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4, id="a"), part(whole, 0, 2, id="b")]})
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 7, id="a")]})
     sample = sampling.result(10)
     block = sample.rollout.blocks["default_policy"]
     assert block.lengths.tolist() == [7, 2]
@@ -185,32 +169,25 @@ def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> No
     assert not block.is_truncated.any()
     assert len(sample.finished.returns) == 0
     sampling = served.sample(8)
-    client.ask({"type": "EPISODES", "episodes": [_part(whole, 7, 15, id="a", is_terminated=True)]})
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 7, 15, id="a", is_terminated=True)]})
     sample = sampling.result(10)
     block = sample.rollout.blocks["default_policy"]
     assert block.t_started.tolist() == [7]
-    assert block[0].get_observations(-9, neg_index_as_lookback=False) is not None
     assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([15.0], [15])
     np.testing.assert_array_equal(block.lookback.columns_before(0)["obs"], np.float32(whole["obs"][6:7]))
 
 
-def _part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    part = {"obs": whole["obs"][start : stop + 1]}
-    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
-    return {**part, "is_terminated": False, "is_truncated": False, **more}
-
-
 def test_a_part_that_does_not_go_on_where_the_last_ended(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     served.sample(100)
     client = connect(served)
-    client.ask({"type": "EPISODES", "episodes": [_part(episode(5, 0), 0, 3, id="a")]})
-    refused = client.ask({"type": "EPISODES", "episodes": [_part(episode(5, 1), 3, 5, id="a")]})
+    client.ask({"type": "EPISODES", "episodes": [part(episode(5, 0), 0, 3, id="a")]})
+    refused = client.ask({"type": "EPISODES", "episodes": [part(episode(5, 1), 3, 5, id="a")]})
     assert (refused["code"], refused["path"]) == ("bad_message", "$.episodes[0].obs")
 
 
 def test_without_an_id_an_open_end_is_a_cut(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     sampling = served.sample(5)
     connect(served).ask({"type": "EPISODES", "episodes": [episode(5, is_terminated=False)]})
     sample = sampling.result(10)
@@ -219,14 +196,14 @@ def test_without_an_id_an_open_end_is_a_cut(serve: Serve, connect: Connect) -> N
 
 
 def test_a_client_that_goes_truncates_its_episodes_and_nothing_else(serve: Serve, connect: Connect) -> None:
-    served = serve("rllink.force_on_policy=false")
+    served = serve(OFF)
     first, second = connect(served), connect(served)
     served_steps = served.sample(12)
     for client, seed in ((first, 0), (second, 1)):
-        client.ask({"type": "EPISODES", "episodes": [_part(episode(9, seed), 0, 4, id="a")]})
+        client.ask({"type": "EPISODES", "episodes": [part(episode(9, seed), 0, 4, id="a")]})
     first.close()
     second.ask({"type": "PING"})
-    second.ask({"type": "EPISODES", "episodes": [_part(episode(9, 1), 4, 8, id="a")]})
+    second.ask({"type": "EPISODES", "episodes": [part(episode(9, 1), 4, 8, id="a")]})
     block = served_steps.result(10).rollout.blocks["default_policy"]
     assert block.lengths.tolist() == [4, 8]
     assert block.is_truncated.tolist() == [True, False]
@@ -283,7 +260,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def shared_server() -> Any:
-    served = Served("rllink.force_on_policy=false")
+    served = Served(OFF)
     served.sample(10**6)
     yield served
     served.close()

@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 from runner.rllink.client import Client, RLlinkError
-from tests.rllink.conftest import RawClient, Served, episode
-from tests.rllink.test_extensions import hello
+from tests.rllink.conftest import OFF, Connect, Serve, episode, hello
 
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
 Send = Callable[[Client, dict[str, Any]], Any]
-OFF = "rllink.force_on_policy=false"
 BOUND = "rllink.max_abs_reward=1e10"
 ERROR, WARN, ADMIT = (f"env.validate_observations={mode}" for mode in ("error", "warn", "off"))
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from runner.rllink.client import Client
-from tests.rllink.conftest import Served, episode
+from tests.rllink.conftest import OFF, Serve, Served, episode
 from tests.rllink.test_agents import AGENTS, TWO
 
-Serve = Callable[..., Served]
 OWN = "callbacks=[{_target_: tests.callbacks.own_callbacks.Ends}]"
-ONE = ["env=cartpole", "env.port=0", "rllink.force_on_policy=false", OWN]
+ONE = ["env=cartpole", "env.port=0", OFF, OWN]
 
 
 def reported(served: Served, num_env_steps: int, send: Callable[[], object]) -> dict[str, float | None]:

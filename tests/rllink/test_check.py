@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -19,11 +18,9 @@ from runner.rllink import sample_items
 from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
 from runner.rllink.check_wire import Target
 from tests.conftest import ROOT, marked_but, run_process
-from tests.rllink.conftest import Served
+from tests.rllink.conftest import OFF, Serve
 from tests.rllink.small_server import SmallServer
 
-Serve = Callable[..., Served]
-OFF = "rllink.force_on_policy=false"
 # Rules that no checker can check.
 NEVER = {"R2", "too_many_clients", "not_exportable", "shutting_down"}
 

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import WAIT_S
-from tests.rllink.foreign_client import OFF, ClientContract, ClientError, Driver, Serve, acted
+from tests.rllink.conftest import OFF, Serve
+from tests.rllink.foreign_client import ClientContract, ClientError, Driver, acted
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "cpp"

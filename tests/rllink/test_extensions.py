@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,7 @@ from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack, unpack
 from tests.conftest import wait_until
 from tests.policy.test_onnx_policy import WithoutGraph
-from tests.rllink.conftest import RawClient, Served, episode
-
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
-OFF = "rllink.force_on_policy=false"
-
-
-def hello(client: RawClient, **extensions: Any) -> dict[str, Any]:
-    answer = client.ask({"type": "PING", "protocol": 1, "extensions": extensions})
-    assert answer["type"] == "PONG"
-    return answer
+from tests.rllink.conftest import OFF, Connect, Serve, columns, episode, hello, outputs_of, part
 
 
 def test_who_asks_for_nothing_gets_nothing(serve: Serve, connect: Connect) -> None:
@@ -49,17 +38,6 @@ def test_extensions_are_asked_for_once(serve: Serve, connect: Connect) -> None:
     again = client.ask({"type": "PING", "extensions": {"actions": {}}})
     assert (again["code"], again["path"]) == ("bad_message", "$.extensions")
     assert client.ask({"type": "PING"}) == {"type": "PONG"}
-
-
-def columns(*episodes: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "lengths": np.array([len(one["rewards"]) for one in episodes]),
-        "obs": np.concatenate([np.float32(one["obs"]) for one in episodes]),
-        "actions": np.concatenate([np.int64(one["actions"]) for one in episodes]),
-        "rewards": np.concatenate([np.float32(one["rewards"]) for one in episodes]),
-        "is_terminated": np.array([one["is_terminated"] for one in episodes]),
-        "is_truncated": np.array([one["is_truncated"] for one in episodes]),
-    }
 
 
 @pytest.mark.parametrize("form", ["json", "msgpack lists", "msgpack blocks", "columns"])
@@ -191,13 +169,11 @@ class TestSessions:
         client = connect(served)
         session = hello(client, session={"id": None})["extensions"]["session"]
         whole = episode(8)
-        half = {name: whole[name][:4] for name in ("actions", "rewards")} | {"obs": whole["obs"][:5], "id": "a"}
-        rest = {name: whole[name][4:] for name in ("actions", "rewards")} | {"obs": whole["obs"][4:], "id": "a"}
-        client.ask({"type": "EPISODES", "episodes": [half | _flags(False)], "request": 1})
+        client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4)], "request": 1})
         client.close()
         client = connect(served)
         hello(client, session={"id": session["id"]})
-        client.ask({"type": "EPISODES", "episodes": [rest | _flags(True)], "request": 2})
+        client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 8, is_terminated=True)], "request": 2})
         sample = sampling.result(10)
         assert sample.rollout.blocks["default_policy"].lengths.tolist() == [8]
         assert sample.finished.returns.tolist() == [8.0]
@@ -254,10 +230,6 @@ class TestSessions:
                 client.send_episodes([episode(5)])
 
 
-def _flags(is_terminated: bool) -> dict[str, bool]:
-    return {"is_terminated": is_terminated, "is_truncated": False}
-
-
 class TestActions:
     def test_the_server_acts_and_samples_its_steps(self, serve: Serve) -> None:
         served = serve()
@@ -304,12 +276,8 @@ class TestActions:
         obs = np.random.default_rng(0).normal(scale=0.1, size=(40, 4)).astype(np.float32)
         with Client(*served.address) as client:
             asked = [{"id": str(number), "obs": row} for number, row in enumerate(obs)]
-            first, second = (
-                client.get_actions([{**one, "id": f"{name}{one['id']}"} for one in asked], explore=False)
-                for name in "ab"
-            )
-        assert first == second
-        assert {0, 1} == set(first) or len(set(first)) == 1
+            actions = client.get_actions(asked, explore=False)
+        assert actions == outputs_of(served, served.weights, obs).argmax(-1).tolist()
 
     def test_many_clients_at_once_get_their_own(self, serve: Serve, connect: Connect) -> None:
         served = serve(OFF)

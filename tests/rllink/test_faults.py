@@ -33,10 +33,18 @@ from runner.rllink.client.packing import pack
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, NewObservation, decode_request
 from tests.conftest import wait_until
-from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, served_for_long, wait_until_watched
+from tests.rllink.conftest import (
+    EXPERIMENT,
+    OFF,
+    RawClient,
+    Serve,
+    Served,
+    columns,
+    episode,
+    served_for_long,
+    wait_until_watched,
+)
 
-Serve = Callable[..., Served]
-OFF = "rllink.force_on_policy=false"
 SHORT = "rllink.frame_timeout_s=0.4"
 EPISODES = {"type": "EPISODES", "episodes": [episode(1)]}
 
@@ -371,16 +379,8 @@ _LATE = {"$.episodes[0].obs", "$.episodes[0].actions", "$.columns.obs", "$.colum
 def test_integers_that_wrap_around_are_refused(shared: Served) -> None:
     """What fits a block but not what is made of it."""
     with Client(*shared.address, extensions={"msgpack": {}}, reconnect_s=0) as client:
-        step = episode(2)
-        columns = {
-            "lengths": np.array([2]),
-            "obs": np.float32(step["obs"]),
-            "actions": np.array(step["actions"]),
-            "rewards": np.float32(step["rewards"]),
-            "is_terminated": np.array([True]),
-            "is_truncated": np.array([False]),
-        }
-        client.send_episodes([], columns=columns)
+        good = columns(episode(2))
+        client.send_episodes([], columns=good)
         lies = [
             ("lengths", np.array([2**62] * 4 + [2])),  # whose sum is 2 again
             ("lengths", np.array([2**64 - 1, 3], np.uint64)),
@@ -390,7 +390,7 @@ def test_integers_that_wrap_around_are_refused(shared: Served) -> None:
         ]
         for name, lie in lies:
             with pytest.raises(RLlinkError) as refused:
-                client.send_episodes([], columns={**columns, name: lie})
+                client.send_episodes([], columns={**good, name: lie})
             assert (refused.value.code, refused.value.path) == ("bad_message", f"$.columns.{name}")
     client2 = raw(shared)
     for seq_no in (2**63, 2**64 - 1, -(2**63) - 1):
@@ -402,17 +402,8 @@ def test_integers_that_wrap_around_are_refused(shared: Served) -> None:
 def test_open_episodes_in_columns_are_truncated_when_their_client_goes(serve: Serve) -> None:
     served = serve(OFF)
     sampling = served.sample(5)
-    step = episode(2)
     with Client(*served.address, extensions={"msgpack": {}}, reconnect_s=0) as client:
-        columns = {
-            "lengths": np.array([2]),
-            **{name: np.float32(step[name]) for name in ("obs", "rewards")},
-            "actions": np.array(step["actions"]),
-            "is_terminated": np.array([False]),
-            "is_truncated": np.array([False]),
-            "ids": ["a"],
-        }
-        client.send_episodes([], columns=columns)
+        client.send_episodes([], columns=columns(episode(2, is_terminated=False)) | {"ids": ["a"]})
     wait_until(lambda: served.runner.server.num_clients == 0)
     assert len(served.runner._service.clients) == 0
     other = raw(served)

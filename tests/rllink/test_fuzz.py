@@ -23,7 +23,7 @@ from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.client.packing import pack
 from runner.rllink.messages import MessageError, decode_request, format_of
 from tests.conftest import wait_until
-from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.conftest import OFF, RawClient, Served, columns, episode
 from tests.rllink.test_faults import Neighbour
 
 _ROUNDS = 150
@@ -42,12 +42,7 @@ _CODES = {
 }
 _STEP = episode(3)
 _COLUMNS = {
-    "lengths": np.array([3]),
-    "obs": np.float32(_STEP["obs"]),
-    "actions": np.array(_STEP["actions"]),
-    "rewards": np.float32(_STEP["rewards"]),
-    "is_terminated": np.array([True]),
-    "is_truncated": np.array([False]),
+    **columns(_STEP),
     "ids": ["a"],
     "action_logp": np.zeros(3, np.float32),
     "action_dist_inputs": np.zeros((3, 2), np.float32),
@@ -181,7 +176,7 @@ _LAST = frame(b'{"type": "PING", "protocol": 1}')
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    served = Served("rllink.force_on_policy=false", "rllink.frame_timeout_s=1", "rllink.max_open_episodes=50")
+    served = Served(OFF, "rllink.frame_timeout_s=1", "rllink.max_open_episodes=50")
     served.sample(10**7)
     yield served
     served.close()
@@ -275,7 +270,7 @@ def test_a_server_that_is_sent_nonsense_goes_on_serving(served: Served, caplog: 
 
 def test_what_nonsense_left_can_be_sampled() -> None:
     """The server accepts from a spoilt stream only whole episodes that a learner can use."""
-    served = Served("rllink.force_on_policy=false", "rllink.frame_timeout_s=1")
+    served = Served(OFF, "rllink.frame_timeout_s=1")
     try:
         sampling = served.sample(50)
         rng = random.Random(_SEED + 1)

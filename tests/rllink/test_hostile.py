@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, num_lines, wait_until
-from tests.rllink.conftest import frame
-from tests.rllink.test_restart import wait_for
-from tests.rllink.test_runs import CLIENT, EXTERNAL
+from tests.conftest import ROOT, addresses_of, num_lines, wait_until
+from tests.rllink.conftest import EXPERIMENT, frame
+from tests.rllink.test_runs import CLIENT
 
 LONGEST = 99_999_999
 TOKEN_PING = frame(b'{"type": "PING", "token": "secret"}')
@@ -67,7 +66,7 @@ def guess_tokens(port: int, is_over: threading.Event) -> None:
 def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
     small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=100000"]
     limits = ["rllink.token=secret", "rllink.max_clients=14", "rllink.handshake_timeout_s=3"]
-    command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
+    command = [sys.executable, "-m", "runner", EXPERIMENT, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
     run = subprocess.Popen([*command, *small, *limits], cwd=ROOT)
     honest: subprocess.Popen[bytes] | None = None
     is_over = threading.Event()
@@ -77,7 +76,7 @@ def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
 
     with contextlib.ExitStack() as stack:
         try:
-            port = int(wait_for(tmp_path / "rllink.json")["addresses"][0].rpartition(":")[2])
+            port = int(addresses_of(tmp_path)[0].rpartition(":")[2])
             before = peak_bytes(run.pid)
             for _ in range(200):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))

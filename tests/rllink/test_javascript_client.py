@@ -24,8 +24,8 @@ from runner.rllink.client.local_policy import LocalPolicy
 from tests.conftest import WAIT_S, wait_until
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 from tests.policy.test_onnx_policy import NESTED, NESTED_ACTIONS
-from tests.rllink.conftest import Served, episode
-from tests.rllink.foreign_client import OFF, ClientContract, ClientError, Driver, Serve, acted, model_of, received
+from tests.rllink.conftest import OFF, Serve, Served, episode
+from tests.rllink.foreign_client import ClientContract, ClientError, Driver, acted, model_of, received
 
 SOURCES = Path(__file__).parents[2] / "clients" / "javascript"
 NODE = shutil.which("node")

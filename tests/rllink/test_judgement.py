@@ -18,10 +18,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.stop_criteria import met_criteria
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.judgement import ClientJudge, RewardBound
-from tests.rllink.conftest import EXPERIMENT, Served, episode
-
-Serve = Callable[..., Served]
-OFF = "rllink.force_on_policy=false"
+from tests.rllink.conftest import EXPERIMENT, OFF, Serve, Served, episode
 
 
 def judge_rounds(judge: ClientJudge, returns_of: dict[str, Callable[[], float]], num_rounds: int) -> list[str]:

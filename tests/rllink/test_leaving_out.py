@@ -17,14 +17,9 @@ from runner.config.errors import ConfigError
 from runner.config.rllink import name_records, parse_records
 from runner.config.validation import build_experiment_config
 from runner.rllink.client.frames import FrameReader, frame
-from tests.conftest import Outcome, progress_of, result_of
-from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode
-from tests.rllink.test_extensions import hello
-from tests.rllink.test_restart import part, wait_for
+from tests.conftest import Outcome, addresses_of, progress_of, result_of
+from tests.rllink.conftest import EXPERIMENT, OFF, Connect, Serve, episode, hello, part
 
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
-OFF = "rllink.force_on_policy=false"
 SMALL = (
     *(EXPERIMENT, "env.port=0", "hydra.run.dir=run", "tracking=none", "module.fcnet_hiddens=[8]", OFF),
     *("algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=40", "algorithm.num_epochs=1"),
@@ -42,7 +37,7 @@ def messages() -> list[dict[str, Any]]:
 
 def send_all(run_dir: Path, acknowledged: list[Any]) -> None:
     """Connect when the server listens, send everything at once, and keep the answers."""
-    host, port = wait_for(run_dir / "rllink.json")["addresses"][0].rsplit(":", 1)
+    host, port = addresses_of(run_dir)[0].rsplit(":", 1)
     with socket.create_connection((host, int(port)), 30) as connection:
         connection.sendall(b"".join(frame(json.dumps(message).encode()) for message in messages()))
         reader = FrameReader()

@@ -9,7 +9,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +18,7 @@ from runner.rllink.client import Client, RLlinkError
 from runner.rllink.client.frames import frame
 from runner.rllink.listener import Admission, Allowance, Listener, Unseated, network_of
 from tests.conftest import wait_until
-from tests.rllink.conftest import RawClient, Served, episode, served_for_long
+from tests.rllink.conftest import RawClient, Serve, Served, episode, served_for_long
 
 
 class Ending(asyncio.Protocol):
@@ -46,7 +46,6 @@ def test_a_listener_that_closes_leaves_no_accepted_socket(num_turns: int) -> Non
     asyncio.run(connect_and_close())
 
 
-Serve = Callable[..., Served]
 TOKEN = "rllink.token=secret"
 OTHER_ADDRESS = "127.0.0.2"  # of this machine, like all of 127/8
 
@@ -55,16 +54,6 @@ OTHER_ADDRESS = "127.0.0.2"  # of this machine, like all of 127/8
 def opened() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         yield stack
-
-
-def connection_from(served: Served, host: str) -> RawClient:
-    """Connect from the address `host`."""
-    client = RawClient.__new__(RawClient)
-    plain = socket.create_connection(served.address, 30, source_address=(host, 0))
-    RawClient.__init__(client, served.address)
-    client.socket.close()
-    client.socket = plain
-    return client
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -183,7 +172,7 @@ def guess(served: Served, seconds: float, results: list[str], host: str) -> None
     """Try wrong tokens, one connection each, as fast as the server lets one guesser."""
     latest = time.monotonic() + seconds
     while time.monotonic() < latest:
-        with contextlib.suppress(OSError), contextlib.closing(connection_from(served, host)) as client:
+        with contextlib.suppress(OSError), contextlib.closing(RawClient(served.address, source=host)) as client:
             results.append(client.ask({"type": "PING", "token": "wrong"})["code"])
 
 

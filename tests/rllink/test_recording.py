@@ -20,10 +20,9 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.experiment.trainer import Trainer
 from runner.offline.reading.source import open_source
-from tests.conftest import ROOT, WAIT_S, num_lines, wait_until
-from tests.rllink.conftest import RawClient, episode
-from tests.rllink.test_restart import part, wait_for
-from tests.rllink.test_runs import CLIENT, EXTERNAL
+from tests.conftest import ROOT, WAIT_S, addresses_of, num_lines, wait_until
+from tests.rllink.conftest import EXPERIMENT, RawClient, episode, part
+from tests.rllink.test_runs import CLIENT
 from tests.rllink.test_tasks import CURRICULUM
 
 SMALL = ("env.port=0", "module.fcnet_hiddens=[8]", "rllink=off_policy", "algorithm.train_batch_size_per_learner=20")
@@ -41,7 +40,7 @@ class Recorded:
         from runner.config.compose import compose_experiment
         from runner.config.validation import build_experiment_config
 
-        composed = compose_experiment([EXTERNAL, *SMALL, f"offline.output={folder}", *overrides], None)
+        composed = compose_experiment([EXPERIMENT, *SMALL, f"offline.output={folder}", *overrides], None)
         self.trainer = Trainer(build_experiment_config(composed), run_dir=run_dir, loads_modules=state is None)
         if state is not None:
             self.trainer.set_state(state)
@@ -245,10 +244,10 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
     more += [f"offline.output={data}", f"env_runners.num_env_runners={num_servers}", "module.fcnet_hiddens=[8]"]
     small = ["algorithm.train_batch_size_per_learner=400", "stop.training_iteration=9"]
     command = [sys.executable, "-m", "runner"]
-    server = subprocess.Popen([*command, EXTERNAL, *more, *small], cwd=ROOT)
+    server = subprocess.Popen([*command, EXPERIMENT, *more, *small], cwd=ROOT)
     clients: list[subprocess.Popen[bytes]] = []
     try:
-        for address in wait_for(run_dir / "rllink.json")["addresses"]:
+        for address in addresses_of(run_dir):
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", address.rpartition(":")[2]]))
         wait_until(lambda: num_lines(run_dir) >= 3)
         server.send_signal(how)
@@ -259,7 +258,7 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
         clients.clear()
         (run_dir / "rllink.json").unlink()
         server = subprocess.Popen([*command, "resume", str(run_dir)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for address in wait_for(run_dir / "rllink.json")["addresses"]:
+        for address in addresses_of(run_dir):
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", address.rpartition(":")[2]]))
         output, _ = server.communicate(timeout=WAIT_S)
     finally:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,8 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.journal import Journal, Record
-from tests.conftest import ROOT, WAIT_S, num_lines, wait_until
-from tests.rllink.conftest import RawClient, Served, episode
-from tests.rllink.test_extensions import hello
-
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
-OFF = "rllink.force_on_policy=false"
-
-
-def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    part = {"obs": whole["obs"][start : stop + 1]}
-    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
-    return {**part, "id": "a", "is_terminated": False, "is_truncated": False, **more}
+from tests.conftest import ROOT, WAIT_S, addresses_of, num_lines, wait_until
+from tests.rllink.conftest import EXPERIMENT, OFF, Connect, Serve, episode, hello, part
 
 
 def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:
@@ -181,10 +169,10 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
     more = ["env.port=0", f"hydra.run.dir={run_dir}", "tracking=none", "checkpoint.every_iterations=2"]
     small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=9"]
     command = [sys.executable, "-m", "runner"]
-    server = subprocess.Popen([*command, "+experiment=ppo_external_cartpole", *more, *small], cwd=ROOT)
+    server = subprocess.Popen([*command, EXPERIMENT, *more, *small], cwd=ROOT)
     client: subprocess.Popen[str] | None = None
     try:
-        port = int(wait_for(run_dir / "rllink.json")["addresses"][0].rpartition(":")[2])
+        port = int(addresses_of(run_dir)[0].rpartition(":")[2])
         script = ROOT / "examples" / "external" / "cartpole_client.py"
         client = subprocess.Popen([sys.executable, script, "--port", str(port)], stdout=subprocess.PIPE, text=True)
         wait_until(lambda: num_lines(run_dir) >= 5)
@@ -204,12 +192,6 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
     assert [line["training_iteration"] for line in lines] == list(range(1, 10))
     assert lines[-1]["num_env_steps_sampled_lifetime"] <= lines[-1]["rllink/num_env_steps_received"]
-
-
-def wait_for(path: Path) -> Any:
-    """Return the content of a JSON file that another process writes."""
-    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
-    return json.loads(path.read_text())
 
 
 def test_a_client_that_cannot_come_back_says_so(serve: Serve) -> None:

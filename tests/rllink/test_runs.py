@@ -15,10 +15,9 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, WAIT_S, Outcome
-from tests.rllink.test_restart import wait_for
+from tests.conftest import ROOT, WAIT_S, Outcome, addresses_of
+from tests.rllink.conftest import EXPERIMENT
 
-EXTERNAL = "+experiment=ppo_external_cartpole"
 BOX = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
 CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
 
@@ -26,20 +25,20 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([EXTERNAL, "env.port=70000"], "env.port"),
-        ([EXTERNAL, "env=external"], "no environment is chosen"),
-        ([EXTERNAL, f"env.observation_space={BOX}"], r"env\.observation_space is set without env\.action_space"),
+        ([EXPERIMENT, "env.port=70000"], "env.port"),
+        ([EXPERIMENT, "env=external"], "no environment is chosen"),
+        ([EXPERIMENT, f"env.observation_space={BOX}"], r"env\.observation_space is set without env\.action_space"),
         (
-            [EXTERNAL, "env_runners.num_envs_per_env_runner=4"],
+            [EXPERIMENT, "env_runners.num_envs_per_env_runner=4"],
             "num_envs_per_env_runner has no effect on external simulators",
         ),
         (
-            [EXTERNAL, "rllink.max_receiving_bytes=200000000"],
+            [EXPERIMENT, "rllink.max_receiving_bytes=200000000"],
             "max_receiving_bytes is too small for messages of rllink.max_body_bytes",
         ),
-        ([EXTERNAL, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),
-        ([EXTERNAL, "rllink.tls_certificate=nowhere.pem"], r"tls_certificate: the file does not exist"),
-        ([EXTERNAL, "rllink.tokn=x"], "tokn"),
+        ([EXPERIMENT, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),
+        ([EXPERIMENT, "rllink.tls_certificate=nowhere.pem"], r"tls_certificate: the file does not exist"),
+        ([EXPERIMENT, "rllink.tokn=x"], "tokn"),
         (
             ["+experiment=ppo_cartpole", f"env.observation_space={BOX}"],
             r"env\.observation_space applies to external simulators only",
@@ -54,7 +53,7 @@ def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: s
 def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        outcome = run_main(EXTERNAL, f"env.port={port}", "hydra.run.dir=run", "tracking=none")
+        outcome = run_main(EXPERIMENT, f"env.port={port}", "hydra.run.dir=run", "tracking=none")
     assert outcome.code == 2
     assert f"cannot listen on 127.0.0.1:{port}" in outcome.err
 
@@ -62,7 +61,7 @@ def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.ray)])
 def test_ctrl_c_while_nobody_has_connected(num_env_runners: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
+    command = [sys.executable, "-m", "runner", EXPERIMENT, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
     number = f"env_runners.num_env_runners={num_env_runners}"
     run = subprocess.Popen([*command, number], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
@@ -83,11 +82,11 @@ def test_ctrl_c_while_nobody_has_connected(num_env_runners: int, tmp_path: Path)
 def test_remote_runners_have_an_address_each(tmp_path: Path) -> None:
     """Two runners on Ray actors, a client at each."""
     small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=3"]
-    command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
+    command = [sys.executable, "-m", "runner", EXPERIMENT, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
     run = subprocess.Popen([*command, *small, "env_runners.num_env_runners=2"], cwd=ROOT)
     clients = []
     try:
-        addresses = wait_for(tmp_path / "rllink.json")["addresses"]
+        addresses = addresses_of(tmp_path)
         assert len(set(addresses)) == 2
         for address, inference in zip(addresses, ("client", "server"), strict=True):
             port = address.rpartition(":")[2]

@@ -1,10 +1,9 @@
-"""Clients that wait for each other, and episodes with gaps: cases that a reviewer found."""
+"""Clients that wait for each other, and episodes with gaps."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,7 @@ import pytest
 
 from runner.env_runners.sample import Sample
 from runner.rllink.client import Client
-from tests.rllink.conftest import RawClient, Served, episode
-from tests.rllink.test_extensions import hello
-from tests.rllink.test_restart import part
-
-Serve = Callable[..., Served]
-Connect = Callable[..., RawClient]
-OFF = "rllink.force_on_policy=false"
+from tests.rllink.conftest import OFF, Connect, Serve, Served, episode, hello, outputs_of, part
 
 
 def test_the_rest_of_an_episode_with_a_gap_goes_on_in_any_number_of_parts(serve: Serve, connect: Connect) -> None:
@@ -128,10 +121,9 @@ def test_old_weights_stay_as_long_as_what_they_acted_in_waits(serve: Serve, conn
     blocks = [sampling.result(10).rollout.blocks["default_policy"]]
     old = dict(served.weights)
     blocks += [served.sample(5, update=True).result(10).rollout.blocks["default_policy"] for _ in range(2)]
-    from tests.rllink.test_base_protocol import _outputs
 
     for block, one in zip(blocks, sent, strict=True):
-        expected = _outputs(served, old, one["obs"][:-1])
+        expected = outputs_of(served, old, one["obs"][:-1])
         assert abs(block.columns["action_dist_inputs"] - expected).max() < 1e-5
 
 

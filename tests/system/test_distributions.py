@@ -23,8 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.conftest import ROOT, WAIT_S, progress_of
-from tests.rllink.test_restart import wait_for
+from tests.conftest import ROOT, WAIT_S, addresses_of, progress_of
 
 CLIENT = ROOT / "clients" / "python"
 CARTPOLE = CLIENT / "cartpole.py"
@@ -146,7 +145,7 @@ def play(runner: Command, client: Command, folder: Path, inference: str) -> int:
     folder.mkdir()
     run = subprocess.Popen([*runner, *options], cwd=folder, stdout=subprocess.DEVNULL)
     try:
-        (address,) = wait_for(folder / "rllink.json")["addresses"]
+        (address,) = addresses_of(folder)
         port = address.rpartition(":")[2]
         # -I: the folder of the script, where `rllink_client` is too, is no place to import from.
         printed = printed_by([*client, "-I", CARTPOLE, "--port", port, "--inference", inference], folder)
