@@ -53,18 +53,20 @@ SERVED = (
 class RecordingServer:
     """Env runners of a run that records, without its learner."""
 
-    def __init__(self, folder: Path, *overrides: str, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, *overrides: str, is_resumed: bool = False) -> None:
         made = compose_experiment([*SERVED, f"offline.output={folder / 'data'}", *overrides], None)
         config = build_experiment_config(made)
         parts = build_modules(config)
         self.group = build_env_runner_group(config, TRAINING, parts, is_recording=True, run_dir=folder / "run")
         self.group.set_weights(weights_of(parts))
-        if state is not None:
-            self.group.set_state(state)
+        self.checkpoint = folder / "checkpoint"
+        if is_resumed:
+            self.group.set_state(load_checkpoint(self.checkpoint)[0])
         self.runner: Any = self.group.actors.callers[0].held  # type: ignore[attr-defined]
         self.runner.server.start()
         self.address: tuple[str, int] = self.runner.server.address
         self.num_finished = 0
+        self.clients: list[RawClient] = []
 
     def sample(self, num_env_steps: int) -> None:
         (sample,) = self.group.sample(num_env_steps, True)
@@ -75,21 +77,34 @@ class RecordingServer:
         state = self.group.get_state()["recording"]
         return int(state["report"]["episodes"]), int(state["num_broken_off"])
 
-    def kill(self) -> None:
-        """Nothing of it is left but what is on disk."""
-        self.runner.server.close()
+    def connect(self) -> RawClient:
+        """Return a connection that is closed after the test at the latest."""
+        self.clients.append(RawClient(self.address))
+        return self.clients[-1]
+
+    def save(self) -> None:
+        """Write the checkpoint from which the next server resumes."""
+        save_checkpoint(self.checkpoint, self.group.get_state(), {})
+
+
+ServeRecording = Callable[..., RecordingServer]
 
 
 @pytest.fixture
-def serve_recording(tmp_path: Path) -> Iterator[Callable[..., RecordingServer]]:
+def serve_recording(tmp_path: Path) -> Iterator[ServeRecording]:
     made: list[RecordingServer] = []
 
-    def make(*overrides: str, **more: Any) -> RecordingServer:
-        made.append(RecordingServer(tmp_path, *overrides, **more))
+    def make(*overrides: str, is_resumed: bool = False) -> RecordingServer:
+        """With `is_resumed`, kill the server before, of which only what is on disk is left."""
+        if is_resumed:
+            made[-1].runner.server.close()
+        made.append(RecordingServer(tmp_path, *overrides, is_resumed=is_resumed))
         return made[-1]
 
     yield make
     for server in made:
+        for client in server.clients:
+            client.close()
         server.group.close()
 
 
@@ -281,9 +296,7 @@ def check_recorded(folder: Path, expected: Mapping[int, EnvData], unsure: Mappin
         assert agents == (expected | unsure)[number]
 
 
-def test_the_task_that_a_client_says_is_recorded(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_the_task_that_a_client_says_is_recorded(serve_recording: ServeRecording, tmp_path: Path) -> None:
     """Of env episodes whose clients say that they are over, and of one that waits for others over a checkpoint."""
     server = serve_recording(CURRICULUM)
 
@@ -302,9 +315,8 @@ def test_the_task_that_a_client_says_is_recorded(
 
     sent = [played(task, number, env_ends={}) for number, task in enumerate(["easy", None, "hard", "hard"])]
     server.sample(sum(sent) + played("easy", 9))
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
-    server.kill()
-    server = serve_recording(CURRICULUM, state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.save()
+    server = serve_recording(CURRICULUM, is_resumed=True)
     server.group.finish_recording()
     found = inspect_data(OfflineConfig(input_=str(tmp_path / "data")))
     assert found.episodes == 5
@@ -315,7 +327,7 @@ def test_the_task_that_a_client_says_is_recorded(
 @pytest.mark.parametrize("takes_all", [True, False], ids=["all take part", "agents come and go"])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_received_is_recorded_over_kills_and_lost_clients(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path, seed: int, takes_all: bool
+    serve_recording: ServeRecording, tmp_path: Path, seed: int, takes_all: bool
 ) -> None:
     """Random env episodes, chunks, samples, checkpoints, kills and clients that go."""
     rng = np.random.default_rng(seed)
@@ -340,11 +352,10 @@ def test_what_is_received_is_recorded_over_kills_and_lost_clients(
             while wanted > 0:
                 wanted -= queued.popleft()
         elif what == "checkpoint":
-            save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+            server.save()
             saved = list(queued)
         elif what == "kill" and saved is not None:
-            server.kill()
-            server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+            server = serve_recording(is_resumed=True)
             queued = deque(saved)
             for client in clients:
                 client.client.close()
@@ -394,7 +405,7 @@ END = {"is_terminated": True}
 
 
 def connected(server: RecordingServer, **extensions: Any) -> RawClient:
-    client = RawClient(server.address)
+    client = server.connect()
     client.ask({"type": "PING", "extensions": {"agents": {}, **extensions}})
     return client
 
@@ -407,7 +418,7 @@ def send(client: RawClient, *chunks: dict[str, Any], **more: Any) -> None:
 # -- what belongs together ---------------------------------------------------------------------------------------------
 
 
-def test_a_refused_message_changes_nothing(serve_recording: Callable[..., RecordingServer], tmp_path: Path) -> None:
+def test_a_refused_message_changes_nothing(serve_recording: ServeRecording, tmp_path: Path) -> None:
     server = serve_recording()
     client = connected(server)
     send(client, chunk("left", 1, 0, 2))
@@ -420,44 +431,37 @@ def test_a_refused_message_changes_nothing(serve_recording: Callable[..., Record
     assert finish(server).report.episodes == 1
     ((is_terminated, length, agents),) = recorded_in(tmp_path / "data")
     assert (is_terminated, length, agents.keys()) == (True, 3, WIDTHS.keys())
-    client.close()
 
 
-def test_env_episodes_with_refused_steps_are_left_out(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_env_episodes_with_refused_steps_are_left_out(serve_recording: ServeRecording, tmp_path: Path) -> None:
     """Also where an agent's whole episode was refused, and over a restart."""
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    client = connected(server, env_ends={}, session={"id": None})
     send(client, chunk("left", 1, 0, 2, **END), request=1)
     server.sample(2)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.save()
     refused = {"type": "EPISODES", "episodes": [chunk("right", 1, 0, 2, **END, weights_seq_no=77)], "request": 2}
     assert client.ask(refused)["code"] == "unknown_weights"
     send(client, chunk("guest", 1, 0, 2, **END, is_env_done=True), request=2)
     send(client, *(chunk(agent, 2, 0, 2, **END) for agent in WIDTHS), request=3)
     for is_restarted in (False, True):
         if is_restarted:
-            server.kill()
-            server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+            server = serve_recording(is_resumed=True)
         server.sample(4)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
     assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
-    client.close()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("is_end_refused", [False, True])
 def test_a_late_agent_belongs_to_the_env_episode_whose_steps_were_refused(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path, is_end_refused: bool, is_restarted: bool
+    serve_recording: ServeRecording, tmp_path: Path, is_end_refused: bool, is_restarted: bool
 ) -> None:
     """Until its client says that it is over, also in a message that is refused; then the id is of another one."""
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    client = connected(server, env_ends={}, session={"id": None})
+    server.save()
     first = chunk("right", 1, 0, 2, **END) if is_end_refused else chunk("left", 1, 0, 2)
     send(client, first, request=1)
     refused = chunk("left", 1, 0 if is_end_refused else 2, 3, **END, is_env_done=is_end_refused, weights_seq_no=77)
@@ -466,8 +470,7 @@ def test_a_late_agent_belongs_to_the_env_episode_whose_steps_were_refused(
     send(client, chunk("guest", number, 0, 2, **END, is_env_done=not is_end_refused), request=2)
     send(client, chunk("left", 2, 0, 2, **END, is_env_done=True), request=3)
     if is_restarted:
-        server.kill()
-        server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+        server = serve_recording(is_resumed=True)
     server.sample(6)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
@@ -475,43 +478,36 @@ def test_a_late_agent_belongs_to_the_env_episode_whose_steps_were_refused(
     assert sorted(agents) == (["guest", "left"] if is_end_refused else ["left"])
     assert {one["obs"][0][0] for one in agents.values()} == {2.0}
     assert server.num_finished == 1
-    client.close()
 
 
 def test_env_episodes_that_were_read_again_twice_have_ids_of_their_own(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     """Of a client without a session, after a second restart from a checkpoint that has a part of the messages."""
     server = serve_recording()
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.save()
     client = connected(server)
     for number in (1, 2, 3):
         send(client, *(chunk(agent, number, 0, 2, **END) for agent in WIDTHS))
     for num_env_steps in (2, 4):
-        server.kill()
-        server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+        server = serve_recording(is_resumed=True)
         server.sample(num_env_steps)
-        save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+        server.save()
     assert finish(server).report.episodes == 3
     assert sorted(agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")) == [1.0, 2.0, 3.0]
-    client.close()
 
 
-def test_after_a_restart_an_end_that_was_sampled_is_known(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_after_a_restart_an_end_that_was_sampled_is_known(serve_recording: ServeRecording, tmp_path: Path) -> None:
     """The env episode is over for those who begin, and not for an agent that goes on."""
     server = serve_recording()
-    client = RawClient(server.address)
+    client = server.connect()
     asked = {"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}}
     asked["extensions"]["session"]["id"] = client.ask(asked)["extensions"]["session"]["id"]  # type: ignore[index]
     send(client, chunk("left", 1, 0, 2), chunk("right", 1, 0, 1, **END, is_env_done=True), request=1)
     server.sample(2)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
-    server.kill()
-    client.close()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
-    client = RawClient(server.address)
+    server.save()
+    server = serve_recording(is_resumed=True)
+    client = server.connect()
     client.ask(asked)
     send(client, chunk("guest", 2, 0, 2), chunk("left", 1, 2, 3, **END), request=2)
     send(client, chunk("guest", 2, 2, 3, **END, is_env_done=True), request=3)
@@ -520,35 +516,29 @@ def test_after_a_restart_an_end_that_was_sampled_is_known(
     assert finish(server).report.episodes == 2
     found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
     assert sorted(found) == [(3, ["guest"]), (3, ["left", "right"])]
-    client.close()
 
 
 def test_after_a_restart_an_env_episode_stays_closed_by_a_newer_one(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     """Also where the newer one is over, and recorded."""
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    client = connected(server, env_ends={}, session={"id": None})
     send(client, chunk("left", 1, 0, 2), chunk("right", 1, 0, 2, **END), request=1)
     send(client, chunk("right", 2, 0, 2, **END, is_env_done=True), request=2)
     server.sample(4)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.save()
     send(client, chunk("guest", 3, 0, 2, **END, is_env_done=True), request=3)
     send(client, chunk("left", 1, 2, 3, **END), request=4)
-    server.kill()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server = serve_recording(is_resumed=True)
     server.sample(3)
     assert finish(server).report.episodes == 3
     found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
     assert sorted(found) == [(2, ["guest"]), (2, ["right"]), (3, ["left", "right"])]
-    client.close()
 
 
 @pytest.mark.parametrize("says_ends", [False, True])
-def test_env_episodes_of_a_client_that_has_gone(
-    serve_recording: Callable[..., RecordingServer], says_ends: bool
-) -> None:
+def test_env_episodes_of_a_client_that_has_gone(serve_recording: ServeRecording, says_ends: bool) -> None:
     """One that nobody else can come to is written now, unless its client would have said that it was over."""
     server = serve_recording()
     client = connected(server, **({"env_ends": {}} if says_ends else {}))
@@ -561,27 +551,22 @@ def test_env_episodes_of_a_client_that_has_gone(
     send(other, chunk("left", 2, 0, 2))
     server.sample(2)
     assert server.written() == ((0, 1) if says_ends else (1, 0))
-    other.close()
 
 
-def test_a_client_that_cannot_come_again_would_have_said_that_it_was_over(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_a_client_that_cannot_come_again_would_have_said_that_it_was_over(serve_recording: ServeRecording) -> None:
     """The journal knows that it says so."""
     server = serve_recording()
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.save()
     client = connected(server, env_ends={})
     send(client, chunk("left", 1, 0, 2, **END))
-    server.kill()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server = serve_recording(is_resumed=True)
     server.sample(2)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete) == (0, 1)
-    client.close()
 
 
 def test_at_the_end_nobody_comes_any_more_and_observations_are_as_they_were_sent(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     server = serve_recording("connectors=mean_std_filter")
     client = connected(server)
@@ -592,28 +577,25 @@ def test_at_the_end_nobody_comes_any_more_and_observations_are_as_they_were_sent
     assert finish(server).report.episodes == 1
     ((_, _, agents),) = recorded_in(tmp_path / "data")
     assert agents["left"]["obs"] == [*sent[0]["obs"], *sent[1]["obs"][1:]]
-    client.close()
 
 
 def test_at_the_end_nobody_comes_any_more_also_right_after_a_restart(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     server = serve_recording()
     client = connected(server)
     send(client, chunk("left", 1, 0, 2, **END), {**chunk("left", 2, 0, 2), "id": "b"})
     server.sample(4)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
-    server.kill()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.save()
+    server = serve_recording(is_resumed=True)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_unfinished) == (1, 1)
     ((is_terminated, length, agents),) = recorded_in(tmp_path / "data")
     assert (is_terminated, length, agents["left"]["obs"][0][0]) == (True, 2, 1.0)
-    client.close()
 
 
 def test_recording_goes_on_from_a_state_without_what_came_after_it(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     server = serve_recording()
     client = connected(server)
@@ -626,12 +608,9 @@ def test_recording_goes_on_from_a_state_without_what_came_after_it(
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (0, 0, 0)
     assert recorded_in(tmp_path / "data") == []
-    client.close()
 
 
-def test_an_agent_that_has_begun_in_a_killed_server_is_missed(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_an_agent_that_has_begun_in_a_killed_server_is_missed(serve_recording: ServeRecording) -> None:
     """The server had not sampled a step of it, and cannot let it go on."""
     server = serve_recording()
     starter = connected(server)
@@ -642,21 +621,16 @@ def test_an_agent_that_has_begun_in_a_killed_server_is_missed(
     client.ask({"type": "GET_ACTIONS", "episodes": both})
     client.ask({"type": "GET_ACTIONS", "episodes": [{**both[0], "reward": 1.0, "is_terminated": True}]})
     server.sample(1)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
-    server.kill()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.save()
+    server = serve_recording(is_resumed=True)
     again = connected(server)
     send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
     server.sample(1)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (2, 1, 0)
-    for one in (client, starter, again):
-        one.close()
 
 
-def test_agents_that_go_on_where_another_was_lost_are_not_kept(
-    serve_recording: Callable[..., RecordingServer],
-) -> None:
+def test_agents_that_go_on_where_another_was_lost_are_not_kept(serve_recording: ServeRecording) -> None:
     server = serve_recording()
     client = connected(server)
     send(client, chunk("left", 1, 0, 2), chunk("right", 1, 0, 2))
@@ -668,52 +642,45 @@ def test_agents_that_go_on_where_another_was_lost_are_not_kept(
         server.sample(1)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (0, 1, 0)
-    client.close()
 
 
 def test_messages_that_are_left_out_take_their_env_episodes_along(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "session": {"id": None}}})
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    client = connected(server, session={"id": None})
+    server.save()
     send(client, chunk("left", 1, 0, 2, **END), request=1)
     send(client, chunk("right", 1, 0, 2, **END), chunk("guest", 1, 0, 2, **END), request=2)
     send(client, *(chunk(agent, 2, 0, 2, **END) for agent in WIDTHS), request=3)
-    server.kill()
-    server = serve_recording("rllink.skip_journal_records=[0.0:0-0]", state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server = serve_recording("rllink.skip_journal_records=[0.0:0-0]", is_resumed=True)
     server.sample(4)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete) == (1, 1)
     assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
-    client.close()
 
 
 def test_messages_that_cannot_be_read_again_take_their_env_episodes_along(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     """Also where they would have begun them, and end them."""
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    client = connected(server, env_ends={}, session={"id": None})
+    server.save()
     send(client, chunk("left", 1, 0, 2, **END, rewards=[9.0, 9.0]), request=1)
     send(client, chunk("guest", 1, 0, 2, **END), request=2)
     send(client, chunk("right", 1, 0, 2, **END, is_env_done=True, rewards=[9.0, 9.0]), request=3)
     send(client, *(chunk(agent, 2, 0, 2, **END, is_env_done=agent == "guest") for agent in WIDTHS), request=4)
-    server.kill()
-    server = serve_recording("rllink.max_abs_reward=2", state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server = serve_recording("rllink.max_abs_reward=2", is_resumed=True)
     server.sample(4)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete) == (1, 1)
     ((_, _, agents),) = recorded_in(tmp_path / "data")
     assert {agent: one["obs"][0][0] for agent, one in agents.items()} == dict.fromkeys(WIDTHS, 2.0)
-    client.close()
 
 
 def test_ends_of_env_episodes_tell_names_apart_that_are_used_again(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+    serve_recording: ServeRecording, tmp_path: Path
 ) -> None:
     """Without them, an agent that did not take part would be taken for a late one."""
     server = serve_recording()
@@ -725,39 +692,32 @@ def test_ends_of_env_episodes_tell_names_apart_that_are_used_again(
     assert (recorded.report.episodes, recorded.num_unfinished) == (2, 1)
     found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
     assert found == [(2, ["left"]), (3, ["left", "right"])]
-    client.close()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_an_env_episode_counts_once_when_its_end_is_said(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path, is_restarted: bool
-) -> None:
+def test_an_env_episode_counts_once_when_its_end_is_said(serve_recording: ServeRecording, is_restarted: bool) -> None:
     """Not when the agents that came first have ended."""
     server = serve_recording()
-    client = RawClient(server.address)
-    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    client = connected(server, env_ends={}, session={"id": None})
     send(client, chunk("left", 1, 0, 2, **END), request=1)
     server.sample(2)
     assert server.num_finished == 0
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.save()
     send(client, chunk("guest", 1, 0, 3, **END, is_env_done=True), request=2)
     if is_restarted:
-        server.kill()
-        server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+        server = serve_recording(is_resumed=True)
     (sample,) = server.group.sample(3, True)
     assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([5.0], [3])
     assert finish(server).report.episodes == 1
-    client.close()
 
 
-def test_an_env_episode_ends_with_an_agent(serve_recording: Callable[..., RecordingServer]) -> None:
+def test_an_env_episode_ends_with_an_agent(serve_recording: ServeRecording) -> None:
     client = connected(serve_recording())
     answer = client.ask({"type": "EPISODES", "episodes": [chunk("left", 1, 0, 2, is_env_done=True)]})
     assert (answer["code"], answer["path"]) == ("bad_message", "$.episodes[0].is_env_done")
-    client.close()
 
 
-def test_env_episodes_in_which_the_server_acts(serve_recording: Callable[..., RecordingServer], tmp_path: Path) -> None:
+def test_env_episodes_in_which_the_server_acts(serve_recording: ServeRecording, tmp_path: Path) -> None:
     """One that is over is recorded; one that goes on when the server is killed is left out, for it is lost."""
     server = serve_recording()
     client = connected(server, actions={}, env_ends={})
@@ -784,9 +744,8 @@ def test_env_episodes_in_which_the_server_acts(serve_recording: Callable[..., Re
         asked = [{"id": "b", "agent_id": agent, "obs": obs, **more} for agent, obs in zeros.items()]
         client.ask({"type": "GET_ACTIONS", "episodes": asked})
     server.sample(1)
-    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
-    server.kill()
-    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.save()
+    server = serve_recording(is_resumed=True)
     again = connected(server)
     send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
     server.sample(1)
@@ -795,13 +754,9 @@ def test_env_episodes_in_which_the_server_acts(serve_recording: Callable[..., Re
     (acted,) = [agents for _, _, agents in recorded_in(tmp_path / "data") if agents["left"]["obs"][0][0] == 1.0]
     kept = {agent: {name: one[name] for name in ("obs", "actions", "rewards")} for agent, one in acted.items()}
     assert kept == played
-    for one in (client, starter, again):
-        one.close()
 
 
-def test_what_a_lost_server_has_sent_is_recorded_without_it(
-    serve_recording: Callable[..., RecordingServer], tmp_path: Path
-) -> None:
+def test_what_a_lost_server_has_sent_is_recorded_without_it(serve_recording: ServeRecording) -> None:
     """Its env episodes that go on go with it; ones to which nobody can come any more do not."""
     server = serve_recording()
     client = connected(server)
@@ -810,4 +765,3 @@ def test_what_a_lost_server_has_sent_is_recorded_without_it(
     server.group._recording.forget(0)  # type: ignore[union-attr]
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_incomplete, recorded.num_unfinished) == (1, 1, 0)
-    client.close()
