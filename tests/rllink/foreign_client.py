@@ -157,7 +157,7 @@ def acted(served: Served) -> int:
 
 
 def ended(sampling: Future[Any]) -> Any:
-    return sampling.result(20)
+    return sampling.result(30)
 
 
 class ClientContract:
@@ -287,7 +287,7 @@ class ClientContract:
             started = time.monotonic()
             with pytest.raises(ClientError, match="unauthorized"):
                 driver.call("connect", port=served.address[1], **wrong)
-            assert time.monotonic() - started < 5  # there is no use in trying again
+            assert time.monotonic() - started < 30  # not 60 s, as there is no use in trying again
         driver.call("connect", port=served.address[1], token="secret")
         driver.call("get_config")
 

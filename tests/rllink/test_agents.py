@@ -44,7 +44,7 @@ def test_episodes_of_agents_become_blocks_of_modules(serve: Serve) -> None:
                 for agent, length in zip(AGENTS, (7, 4), strict=True)
             ]
             client.send_episodes(chunks)
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     assert sample.rollout.num_env_steps == 14
     blocks = sample.rollout.blocks
     assert [blocks[name].lengths.tolist() for name in ("first", "second")] == [[7, 7], [4, 4]]
@@ -65,7 +65,7 @@ def test_env_episodes_whose_client_has_gone_are_forgotten(serve: Serve) -> None:
         with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
             open_ends = {"is_terminated": number == 3, "id": "a"}
             client.send_episodes([{**episode(5), "agent_id": agent, **open_ends} for agent in AGENTS])
-            sample = sampling.result(10)  # before it is known that the client goes
+            sample = sampling.result(30)  # before it is known that the client goes
         wait_until(lambda: not served.runner._service.known)
     assert sample.finished.returns.tolist() == [10.0]
     assert served.runner._env_episodes._open == {}
@@ -77,11 +77,11 @@ def test_an_agent_that_waits_to_be_sampled_is_no_whole_env_episode_when_another_
     other = Client(*served.address, extensions={"agents": {}})
     with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
         client.send_episodes([{**episode(5), "agent_id": AGENTS[1], "id": "a", "is_terminated": False}])
-        first.result(10)
+        first.result(30)
         other.send_episodes([{**episode(5, seed), "agent_id": agent, "id": "b"} for seed, agent in enumerate(AGENTS)])
         client.send_episodes([{**episode(5), "agent_id": AGENTS[0], "id": "a"}])
     wait_until(lambda: len(served.runner._service.known) == 1)
-    returns = [served.sample(5).result(10).finished.returns.tolist() for _ in range(2)]
+    returns = [served.sample(5).result(30).finished.returns.tolist() for _ in range(2)]
     other.close()
     assert returns == [[10.0], []]
 
@@ -92,7 +92,7 @@ def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_pat
     client = Client(*first.address, extensions={"agents": {}, "session": {"id": None}})
     for is_terminated in (True, False):  # the id's second env episode goes on
         client.send_episodes([{**episode(5), "agent_id": AGENTS[0], "id": "a", "is_terminated": is_terminated}])
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         sampling = first.sample(5)
     state = first.runner.get_state()
     second = serve(*TWO, run_dir=tmp_path, state=state)
@@ -100,7 +100,7 @@ def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_pat
     client._address = second.address
     sampling = second.sample(5)
     client.send_episodes([{**episode(5, 1), "agent_id": AGENTS[1], "id": "a"}])
-    (block,) = sampling.result(10).rollout.blocks.values()
+    (block,) = sampling.result(30).rollout.blocks.values()
     (before,) = sample.rollout.blocks.values()
     assert block.agents.multi_agent_episode_ids == before.agents.multi_agent_episode_ids
     client.close()
@@ -116,7 +116,7 @@ def test_env_episodes_stay_whole(serve: Serve, tmp_path: Path, restarts: bool) -
     ids = [{"agent_id": agent, "id": "a"} for agent in AGENTS]
     sampling = served.sample(5)
     client.send_episodes([{**episode(5, 1), **ids[0]}, {**begun, **ids[1], "is_terminated": False}])
-    sampling.result(10)
+    sampling.result(30)
     if restarts:
         served = serve(*TWO, run_dir=tmp_path, state=served.runner.get_state())
         client._disconnect()
@@ -125,7 +125,7 @@ def test_env_episodes_stay_whole(serve: Serve, tmp_path: Path, restarts: bool) -
     for chunks in ([{**rest, **ids[1]}], *[[{**episode(5, seed), **names} for names in ids] for seed in (2, 3)]):
         sampling = served.sample(5)
         client.send_episodes(chunks)
-        returns.append(sampling.result(10).finished.returns.tolist())
+        returns.append(sampling.result(30).finished.returns.tolist())
     client.close()
     assert returns == [[15.0], [10.0], [10.0]]
 
@@ -137,7 +137,7 @@ def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(ser
     with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
         sampling = served.sample(5)
         client.send_episodes([{**episode(5), **names, "is_terminated": False} for names in ids])
-        sampling.result(10)
+        sampling.result(30)
         later = episode(5, 1)
         later["obs"][0] = episode(5)["obs"][-1]
         with pytest.raises(RLlinkError, match="unknown_weights"):
@@ -148,7 +148,7 @@ def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(ser
                 end = {**episode(1, 4), "obs": [episode(5)["obs"][-1], [0.0] * 4], **ids[1]}
                 client.send_episodes([end])
             client.send_episodes([{**episode(5, seed), **names} for names in reversed(ids)])
-            returns += sampling.result(10).finished.returns.tolist()
+            returns += sampling.result(30).finished.returns.tolist()
     assert returns == [10.0, 10.0]
 
 
@@ -159,7 +159,7 @@ def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
         client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "a", "env_t": [2, 4, 5, 9]}])
         with pytest.raises(RLlinkError, match="do not decrease"):
             client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "b", "env_t": [2, 1, 5, 9]}])
-    agents = sampling.result(10).rollout.blocks["second"].agents
+    agents = sampling.result(30).rollout.blocks["second"].agents
     assert agents is not None
     assert agents.env_t.tolist() == [2, 4, 5, 9]
 
@@ -183,7 +183,7 @@ def test_the_server_acts_for_agents_that_end_at_different_times(serve: Serve) ->
             ]
             actions = client.get_actions(asked)
             assert [action is None for action in actions] == [one["is_terminated"] for one in asked]
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     assert sample.rollout.num_env_steps == 5
     assert [sample.rollout.blocks[name].lengths.tolist() for name in ("first", "second")] == [[5], [3]]
     assert sample.rollout.blocks["second"].agents.agent_ids == ["agent_1"]  # type: ignore[union-attr]
@@ -203,7 +203,7 @@ def test_an_agent_that_ended_is_no_whole_env_episode_when_another_is_lost_that_t
     wait_until(lambda: not served.runner._service.known)
     with Client(*served.address) as client:
         client.send_episodes([{**episode(9), "agent_id": AGENTS[0], "id": "b", "is_env_done": True}])
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     assert sample.rollout.num_env_steps == 10
     assert sample.finished.returns.tolist() == [9.0]
 
@@ -243,5 +243,5 @@ def test_samplers(serve: Serve, inference: Any) -> None:
         for t in range(1, 8):
             for agent in AGENTS:
                 sampler.step("a", obs[t], 1.0, t == 7, False, agent)
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     assert sorted(sample.rollout.blocks) == ["first", "second"]

@@ -52,7 +52,7 @@ def test_episodes_become_what_is_learned_from(serve: Serve, connect: Connect) ->
     sent = [episode(5, 0), episode(7, 1, is_terminated=False, is_truncated=True)]
     answer = client.ask({"type": "EPISODES", "episodes": sent, "weights_seq_no": 1, "env_steps": 12})
     assert answer == {"type": "ACK", "env_steps": 12, "weights_seq_no": 1}
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     block = sample.rollout.blocks["default_policy"]
     assert sample.rollout.num_env_steps == 12
     assert block.lengths.tolist() == [5, 7]
@@ -73,7 +73,7 @@ def test_on_policy_the_answer_waits_for_new_weights(serve: Serve, connect: Conne
     assert client.ask({"type": "GET_STATE"})["weights_seq_no"] == 1
     client.socket.settimeout(0.5)
     client.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(10)], "weights_seq_no": 1})
-    sampling.result(10)
+    sampling.result(30)
     with pytest.raises(TimeoutError):
         client.receive()
     served.sample(10, update=True)
@@ -90,7 +90,7 @@ def test_steps_that_do_not_suffice_are_followed_by_more_with_the_same_weights(se
     first.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
     assert {second.receive()["weights_seq_no"], first.receive()["weights_seq_no"]} == {1}
     first.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
-    assert sampling.result(10).rollout.num_env_steps == 20
+    assert sampling.result(30).rollout.num_env_steps == 20
 
 
 def test_off_policy_nobody_waits(serve: Serve, connect: Connect) -> None:
@@ -107,7 +107,7 @@ def test_old_weights_are_refused_on_policy_and_counted(serve: Serve, connect: Co
     sampling = served.sample(5)
     client = connect(served)
     assert client.ask({"type": "EPISODES", "episodes": [episode(5)]})["type"] == "ACK"
-    sampling.result(10)
+    sampling.result(30)
     refused = client.ask({"type": "EPISODES", "episodes": [episode(4)]})  # an update is being made
     assert refused["code"] == "stale_weights"
     sampling = served.sample(5, update=True)
@@ -115,7 +115,7 @@ def test_old_weights_are_refused_on_policy_and_counted(serve: Serve, connect: Co
     refused = client.ask({"type": "EPISODES", "episodes": [episode(3)], "weights_seq_no": 1})
     assert refused["code"] == "stale_weights"
     client.ask({"type": "EPISODES", "episodes": [episode(5)]})
-    assert sampling.result(10).counts["rllink/num_env_steps_stale"] == 7
+    assert sampling.result(30).counts["rllink/num_env_steps_stale"] == 7
 
 
 def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> None:
@@ -125,7 +125,7 @@ def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> N
         sampling = served.sample(5, update=True)
         client.ask({"type": "GET_STATE"})
         client.ask({"type": "EPISODES", "episodes": [episode(5)]})
-        sampling.result(10)
+        sampling.result(30)
     sampling = served.sample(5)
     refused = client.ask({"type": "EPISODES", "episodes": [episode(5)], "weights_seq_no": 1})
     assert refused["code"] == "unknown_weights"
@@ -133,7 +133,7 @@ def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> N
     assert refused["code"] == "unknown_weights"
     complete = episode(5, action_logp=[-0.5] * 5, action_dist_inputs=[[0.0, 0.0]] * 5)
     assert client.ask({"type": "EPISODES", "episodes": [complete], "weights_seq_no": 1})["type"] == "ACK"
-    block = sampling.result(10).rollout.blocks["default_policy"]
+    block = sampling.result(30).rollout.blocks["default_policy"]
     assert block.columns["action_logp"].tolist() == [-0.5] * 5
 
 
@@ -143,12 +143,12 @@ def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: 
     sampling = served.sample(5)
     old = dict(served.weights)
     client.ask({"type": "EPISODES", "episodes": [episode(5)]})
-    sampling.result(10)
+    sampling.result(30)
     sampling = served.sample(10, update=True)
     client.ask({"type": "GET_STATE"})
     parts = [episode(5, 3, weights_seq_no=1), episode(5, 3)]
     client.ask({"type": "EPISODES", "episodes": parts})
-    inputs = sampling.result(10).rollout.blocks["default_policy"].columns["action_dist_inputs"]
+    inputs = sampling.result(30).rollout.blocks["default_policy"].columns["action_dist_inputs"]
     expected = [outputs_of(served, weights, parts[0]["obs"][:-1]) for weights in (old, served.weights)]
     np.testing.assert_allclose(inputs, np.concatenate(expected), rtol=1e-5, atol=1e-6)
     assert not np.allclose(inputs[:5], inputs[5:])
@@ -161,7 +161,7 @@ def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> No
     whole = episode(15, 4)
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4, id="a"), part(whole, 0, 2, id="b")]})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 7, id="a")]})
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     block = sample.rollout.blocks["default_policy"]
     assert block.lengths.tolist() == [7, 2]
     np.testing.assert_array_equal(block.columns["obs"][:8], np.float32(whole["obs"][:8]))
@@ -170,7 +170,7 @@ def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> No
     assert len(sample.finished.returns) == 0
     sampling = served.sample(8)
     client.ask({"type": "EPISODES", "episodes": [part(whole, 7, 15, id="a", is_terminated=True)]})
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     block = sample.rollout.blocks["default_policy"]
     assert block.t_started.tolist() == [7]
     assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([15.0], [15])
@@ -190,7 +190,7 @@ def test_without_an_id_an_open_end_is_a_cut(serve: Serve, connect: Connect) -> N
     served = serve(OFF)
     sampling = served.sample(5)
     connect(served).ask({"type": "EPISODES", "episodes": [episode(5, is_terminated=False)]})
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     assert sample.rollout.blocks["default_policy"].is_truncated.tolist() == [True]
     assert len(sample.finished.returns) == 0  # nobody knows how much more there was
 
@@ -204,7 +204,7 @@ def test_a_client_that_goes_truncates_its_episodes_and_nothing_else(serve: Serve
     first.close()
     second.ask({"type": "PING"})
     second.ask({"type": "EPISODES", "episodes": [part(episode(9, 1), 4, 8, id="a")]})
-    block = served_steps.result(10).rollout.blocks["default_policy"]
+    block = served_steps.result(30).rollout.blocks["default_policy"]
     assert block.lengths.tolist() == [4, 8]
     assert block.is_truncated.tolist() == [True, False]
 

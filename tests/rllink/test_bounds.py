@@ -62,11 +62,11 @@ def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) ->
             assert (beyond if abs(value) < 1e39 else "a number is not finite") in str(caught.value)
         assert not sampling.done()
         send(other, episode(20))  # other clients go on
-        rewards = sampling.result(10).rollout.blocks["default_policy"].columns["rewards"]
+        rewards = sampling.result(30).rollout.blocks["default_policy"].columns["rewards"]
         assert rewards.tolist() == [1.0] * 20
         sampling = served.sample(20)
         send(client, spoilt("rewards", -1e10))
-    assert sampling.result(10).rollout.blocks["default_policy"].columns["rewards"][7] == -1e10
+    assert sampling.result(30).rollout.blocks["default_policy"].columns["rewards"][7] == -1e10
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -81,7 +81,7 @@ def test_observations_that_overflow_are_refused(serve: Serve, form: str) -> None
             assert caught.value.code == "bad_message"
             assert (caught.value.path or "").startswith(f"{path}.obs")
         send(client, spoilt("obs", 3e38))  # no bound of this space
-    assert sampling.result(10).rollout.blocks["default_policy"].columns["obs"][7, 1] == np.float32(3e38)
+    assert sampling.result(30).rollout.blocks["default_policy"].columns["obs"][7, 1] == np.float32(3e38)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -109,10 +109,10 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
             for obs in outside["obs"]:
                 obs[0], obs[2] = 0.0, 0.0
             send(other, outside)
-            assert sampling.result(10).rollout.num_env_steps == 20
+            assert sampling.result(30).rollout.num_env_steps == 20
             return
         send(client, outside)
-    found = sampling.result(10).finished.outside
+    found = sampling.result(30).finished.outside
     if mode == ADMIT:
         assert found.count == 0
         return
@@ -133,7 +133,7 @@ def test_an_observation_that_two_parts_share_is_counted_once(serve: Serve, conne
         part |= {"obs": whole["obs"][start : stop + 1], "id": "a"}
         part |= {"is_terminated": stop == 6, "is_truncated": False}
         assert client.ask({"type": "EPISODES", "episodes": [part]})["type"] == "ACK"
-        counts.append(sampling.result(10).finished.outside.count)
+        counts.append(sampling.result(30).finished.outside.count)
     assert counts == [1, 0]
 
 
@@ -155,7 +155,7 @@ class TestActions:
             assert f"a reward of {value:g} exceeds" in str(caught.value)
             client.get_actions([{**first, "reward": 2.0}])  # the episode goes on where it was
             client.get_actions([{**first, "reward": -1e10, "is_terminated": True}])
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         assert sample.rollout.blocks["default_policy"].columns["rewards"].tolist() == [1.0, 2.0, -1e10]
         assert sample.finished.lengths.tolist() == [3]
 
@@ -173,7 +173,7 @@ class TestActions:
         assert "obs[0] = 4.9, expected -4.8 to 4.8" in refused["message"]
         assert good.receive()["type"] == "ACTIONS"
         good.ask({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": 1.0}]})
-        assert sampling.result(10).rollout.num_env_steps == 1
+        assert sampling.result(30).rollout.num_env_steps == 1
 
     def test_observations_are_counted(self, serve: Serve) -> None:
         served = serve(OFF, WARN, BOUND)
@@ -181,13 +181,13 @@ class TestActions:
         with Client(*served.address) as client:
             for t, position in enumerate((0.0, 4.9, 4.9)):
                 client.get_actions([{"id": "a", "obs": [position, 0.0, 0.0, 0.0], "reward": float(t > 0)}])
-            outside = sampling.result(10).finished.outside
+            outside = sampling.result(30).finished.outside
             assert outside.count == 2
             assert outside.first is not None
             assert outside.first.got == "obs[0] = 4.9"
             sampling = served.sample(1)
             client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
-            assert sampling.result(10).finished.outside.count == 0
+            assert sampling.result(30).finished.outside.count == 0
 
 
 def test_the_bound_is_a_limit_that_clients_are_told(serve: Serve, connect: Connect) -> None:

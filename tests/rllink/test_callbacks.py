@@ -18,7 +18,7 @@ ONE = ["env=cartpole", "env.port=0", OFF, OWN]
 def reported(served: Served, num_env_steps: int, send: Callable[[], object]) -> dict[str, float | None]:
     sampling = served.sample(num_env_steps)
     send()
-    metrics = sampling.result(10).connector_metrics
+    metrics = sampling.result(30).connector_metrics
     return {name.removeprefix("callbacks/"): one.result for name, one in metrics.items() if "callbacks/" in name}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 import gymnasium as gym
@@ -250,14 +249,12 @@ def test_a_token_is_missing_or_wrong(capsys: pytest.CaptureFixture[str]) -> None
     server.close()
 
 
-def test_it_starts_fast_and_without_torch() -> None:
+def test_it_imports_nothing_heavy() -> None:
     code = (
         "import sys, runner.cli.rllink\nfrom runner.rllink import check, check_extensions, check_rules\n"
         "print(sorted({'torch', 'ray', 'gymnasium', 'hydra', 'msgspec'} & set(sys.modules)))"
     )
-    begun = time.monotonic()
     assert run_process(ROOT, program=("-c", code)).stdout == "[]\n"
-    assert time.monotonic() - begun < 5.0  # 0.3 s where nothing else runs
 
 
 # -- sample items ------------------------------------------------------------------------------------------------------

@@ -59,11 +59,11 @@ class TestCartPole:
         served = serve(OFF, "rllink.token=secret")
         sampling = served.sample(100)
         command = [cartpole, "--port", str(served.address[1]), "--token", "secret", "--episodes", "20", "--seed", "3"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
         lengths = [int(number) for number in re.findall(r"episode \d+: (\d+) steps", done.stdout)]
         assert len(lengths) == 20
         assert acted(served) == sum(lengths)
-        finished = sampling.result(10).finished
+        finished = sampling.result(30).finished
         assert finished.lengths.tolist() == lengths[: len(finished.lengths)]
         assert finished.returns.tolist() == lengths[: len(finished.lengths)]
         assert len(finished.lengths) > 0

@@ -55,7 +55,7 @@ def test_all_forms_say_the_same(serve: Serve, form: str) -> None:
             )
         else:
             client.send_episodes(sent)
-    block = sampling.result(10).rollout.blocks["default_policy"]
+    block = sampling.result(30).rollout.blocks["default_policy"]
     np.testing.assert_array_equal(block.columns["obs"], np.float32(sent[0]["obs"] + sent[1]["obs"]))
     np.testing.assert_array_equal(block.columns["actions"], sent[0]["actions"] + sent[1]["actions"])
     assert block.lengths.tolist() == [5, 7]
@@ -93,7 +93,7 @@ def test_compression_both_ways_and_bombs(serve: Serve, connect: Connect) -> None
     with Client(*served.address, compress=True) as client:
         assert client.get_config().env_steps_per_sample > 0
         client.send_episodes([episode(100)])
-    assert sampling.result(10).rollout.num_env_steps == 100
+    assert sampling.result(30).rollout.num_env_steps == 100
     raw = connect(served)
     hello(raw, compression={"methods": ["gzip"]})
     assert raw.ask(gzip.compress(b" " * 200_001))["code"] == "bad_body"
@@ -174,7 +174,7 @@ class TestSessions:
         client = connect(served)
         hello(client, session={"id": session["id"]})
         client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 8, is_terminated=True)], "request": 2})
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         assert sample.rollout.blocks["default_policy"].lengths.tolist() == [8]
         assert sample.finished.returns.tolist() == [8.0]
 
@@ -187,7 +187,7 @@ class TestSessions:
         session = hello(client, session={"id": None})["extensions"]["session"]
         message = {"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)], "request": 1}
         client.send(message)
-        sampling.result(10)
+        sampling.result(30)
         client.close()
         served.sample(5, update=True)
         client = connect(served)
@@ -243,7 +243,7 @@ class TestActions:
             ended = client.get_actions([{"id": "a", "obs": obs[6], "reward": 6.0, "is_terminated": True}])
         assert ended == [None]
         assert set(actions) <= {0, 1}
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         block = sample.rollout.blocks["default_policy"]
         np.testing.assert_array_equal(block.columns["obs"], obs[:7])
         assert block.columns["actions"].tolist() == actions
@@ -259,11 +259,11 @@ class TestActions:
             sampling = served.sample(3)
             for t in range(4):
                 client.get_actions([{"id": "a", "obs": obs[t], "reward": 1.0 if t else 0.0}])
-            first = sampling.result(10).rollout.blocks["default_policy"]
+            first = sampling.result(30).rollout.blocks["default_policy"]
             sampling = served.sample(2, update=True)
             for t in range(4, 6):
                 client.get_actions([{"id": "a", "obs": obs[t], "reward": 1.0, "is_truncated": t == 5}])
-            second = sampling.result(10)
+            second = sampling.result(30)
         block = second.rollout.blocks["default_policy"]
         np.testing.assert_array_equal(first.columns["obs"], obs[:4])
         np.testing.assert_array_equal(block.columns["obs"], obs[3:6])
@@ -340,7 +340,7 @@ def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptur
         client.get_actions([{"id": "a", "obs": [0.0] * 4}])
         client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0, "is_terminated": True}])
         client.send_episodes([episode(5)])
-    assert sampling.result(10).rollout.num_env_steps == 6
+    assert sampling.result(30).rollout.num_env_steps == 6
     with Client(*served.address, extensions={"weights": {"format": "safetensors"}}, reconnect_s=0) as client:
         assert client.get_state().seq_no == 1
 
@@ -368,7 +368,7 @@ def test_shared_memory(serve: Serve, connect: Connect) -> None:
     memory.buf[: len(body)] = body
     client.socket.sendall(b"@%07d%d" % (len(str(len(body))), len(body)))
     assert unpack(client.receive_body())["env_steps"] == 50
-    assert sampling.result(10).rollout.num_env_steps == 50
+    assert sampling.result(30).rollout.num_env_steps == 50
     client.socket.sendall(b"@00000079999999")
     assert client.receive()["code"] == "bad_body"
     client.socket.sendall(b"@000000212")  # the first bytes of the last body
@@ -383,7 +383,7 @@ def test_the_client_passes_long_messages_through_shared_memory(serve: Serve) -> 
     with Client(*served.address, share_memory=True) as client:
         client.send_episodes([], columns=columns(episode(200)))  # fits
         client.send_episodes([], columns=columns(*(episode(1000, seed) for seed in range(5))))  # does not
-    block = sampling.result(10).rollout.blocks["default_policy"]
+    block = sampling.result(30).rollout.blocks["default_policy"]
     np.testing.assert_array_equal(block.columns["obs"][:201], np.float32(episode(200)["obs"]))
     assert block.lengths.tolist() == [200, *[1000] * 5]
 

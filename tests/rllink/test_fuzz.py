@@ -276,7 +276,7 @@ def test_what_nonsense_left_can_be_sampled() -> None:
         rng = random.Random(_SEED + 1)
         while not sampling.done():
             _spoil(served, rng)
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         block = sample.rollout.blocks["default_policy"]
         assert block.lengths.sum() >= 50
         assert len(block.columns["obs"]) == block.lengths.sum() + len(block.lengths)

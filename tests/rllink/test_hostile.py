@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, addresses_of, num_lines, wait_until
+from tests.conftest import ROOT, WAIT_S, addresses_of, num_lines, wait_until
 from tests.rllink.conftest import EXPERIMENT, frame
 from tests.rllink.test_runs import CLIENT
 
@@ -72,7 +72,7 @@ def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
     is_over = threading.Event()
 
     def wait_for_iterations(count: int) -> None:
-        wait_until(lambda: num_lines(tmp_path) >= count, run, timeout_s=60)
+        wait_until(lambda: num_lines(tmp_path) >= count, run)
 
     with contextlib.ExitStack() as stack:
         try:
@@ -88,8 +88,8 @@ def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
             assert peak_bytes(run.pid) - before < 350_000_000
             wait_for_iterations(num_lines(tmp_path) + 3)
             run.send_signal(signal.SIGINT)
-            assert run.wait(60) == 130
-            assert honest.wait(20) == 0
+            assert run.wait(WAIT_S) == 130
+            assert honest.wait(WAIT_S) == 0
         finally:
             is_over.set()
             for process in (run, honest):

@@ -181,7 +181,7 @@ class TestLocalPolicy:
 def play(programs: Path, *arguments: Any, flags: tuple[str, ...] = ()) -> list[int]:
     """Runs cartpole.mjs; returns the lengths of its episodes."""
     command = [str(NODE), *flags, programs / "cartpole.mjs", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return [int(number) for number in re.findall(r"episode \d+: (\d+) steps", done.stdout)]
 
@@ -198,7 +198,7 @@ class TestCartPole:
         lengths = play(programs, "--port", served.address[1], "--episodes", 60, "--inference", "client")
         assert len(lengths) == 60
         assert received(served) == sum(lengths)
-        sample = sampling.result(10)
+        sample = sampling.result(30)
         assert sample.finished.lengths.tolist() == lengths[: len(sample.finished.lengths)]
         columns = sample.rollout.blocks["default_policy"].columns
         logits = columns["action_dist_inputs"]

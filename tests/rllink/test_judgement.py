@@ -138,7 +138,7 @@ def test_observations_outside_the_space_are_refused_by_default(serve: Serve) -> 
         assert caught.value.path == "$.episodes[0].obs"
         assert not sampling.done()
         client.send_episodes([episode(4)])
-    assert sampling.result(10).rollout.num_env_steps == 4
+    assert sampling.result(30).rollout.num_env_steps == 4
 
 
 def test_actions_far_outside_the_space_are_refused_by_default(serve: Serve) -> None:
@@ -149,7 +149,7 @@ def test_actions_far_outside_the_space_are_refused_by_default(serve: Serve) -> N
         with pytest.raises(RLlinkError, match=r"an action is outside of its space: action\[0\] = 43.0"):
             client.send_episodes([{**chunk, "actions": [[43.0]]}])
         client.send_episodes([{**chunk, "actions": [[3.0]]}])  # a sample that is not clipped
-    sampling.result(10)
+    sampling.result(30)
 
 
 def test_rewards_beyond_the_bound_of_the_environment_are_refused(serve: Serve) -> None:
@@ -169,7 +169,7 @@ def sample_with_a_bad_client(served: Served, clients: list[Client], num_rounds: 
         for client in good:
             client.send_episodes([of_return(20.0 + number % 3)])
         bad.send_episodes([of_return(8000.0)])
-        sample = served.sample(12).result(10)
+        sample = served.sample(12).result(30)
         samples.append(sample)
         returns += sample.finished.returns.tolist()
     return samples, returns
@@ -181,7 +181,7 @@ def test_a_client_in_quarantine_is_served_and_not_learned_from(serve: Serve) -> 
     clients = [Client(*served.address) for _ in range(4)]
     try:
         clients[0].send_episodes([of_return(20.0)])
-        started.result(10)
+        started.result(30)
         samples, returns = sample_with_a_bad_client(served, clients, 12)
         counts = samples[-1].counts
         assert counts["rllink/num_clients_quarantined"] == 1
@@ -204,7 +204,7 @@ def test_a_restarted_server_keeps_the_quarantine_and_trusts_on_request(serve: Se
     clients = [Client(*served.address) for _ in range(4)]
     try:
         clients[0].send_episodes([of_return(20.0)])
-        started.result(10)
+        started.result(30)
         sample_with_a_bad_client(served, clients, 12)
         state = served.runner.get_state()
         (name,) = served.runner._judges.quarantined

@@ -85,14 +85,14 @@ def test_what_is_left_out_ends_its_episodes(serve: Serve, connect: Connect, tmp_
     client = connect(first)
     session = hello(client, session={"id": None})["extensions"]["session"]
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4)], "request": 1})
-    assert sampling.result(10).rollout.skip_journal_records == ("0.0:0-0",)
+    assert sampling.result(30).rollout.skip_journal_records == ("0.0:0-0",)
     state = first.runner.get_state()
     client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 9)], "request": 2})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 9, 12, t_started=9)], "request": 3})
     client.ask({"type": "EPISODES", "episodes": [episode(2)], "request": 4})
 
     second = serve(OFF, "rllink.skip_journal_records=[1.0:0-9,0.0:1-1]", run_dir=tmp_path, state=state)
-    sample = second.sample(5).result(10)
+    sample = second.sample(5).result(30)
     block = sample.rollout.blocks["default_policy"]
     assert (block.lengths.tolist(), block.t_started.tolist()) == ([3, 2], [9, 0])
     assert sample.counts["rllink/num_episodes_lost"] == 1
@@ -110,7 +110,7 @@ def test_what_the_server_acted_in_is_not_repeated(serve: Serve, connect: Connect
     hello(client, actions={})
     for reward in (0.0, 1.0):
         client.ask({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": reward}]})
-    assert sampling.result(10).rollout.skip_journal_records == ()
+    assert sampling.result(30).rollout.skip_journal_records == ()
 
 
 @pytest.mark.parametrize("name", ["0.0", "0.0:5", "0.0:7-5", "0:1-2", "x", "0.0:-1-2"])

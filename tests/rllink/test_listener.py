@@ -256,7 +256,7 @@ def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: con
     with Client(*served.address, reconnect_s=0, extensions={}) as honest:
         begun = time.monotonic()
         honest.send_episodes([episode(2_000)])  # about 200 kB of JSON
-        assert time.monotonic() - begun < 2.0
+        assert time.monotonic() - begun < 10  # not 20 s, as for a message that stops
     with contextlib.closing(RawClient(served.address, 60)) as long:
         long.ask({"type": "PING"})
         assert long.ask(b'{"type": "PING"}'.ljust(3_900_000)) == {"type": "PONG"}

@@ -90,7 +90,7 @@ def start(one: Recorded) -> None:
     client, _ = one.connect()
     wait_until(lambda: client.ask({"type": "GET_CONFIG", "request": 1})["type"] == "SET_CONFIG")
     send(client, 2, episode(20, 99))
-    training.join(20)
+    training.join(WAIT_S)
 
 
 def same(recorded: SingleAgentEpisode, sent: dict[str, Any]) -> bool:
@@ -251,7 +251,7 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", address.rpartition(":")[2]]))
         wait_until(lambda: num_lines(run_dir) >= 3)
         server.send_signal(how)
-        server.wait(30)
+        server.wait(WAIT_S)
         for client in clients:
             client.kill()
             client.wait()

@@ -30,7 +30,7 @@ def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connec
     client = connect(first)
     session = hello(client, session={"id": None})["extensions"]["session"]
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 6)], "request": 1})
-    sampling.result(10)
+    sampling.result(30)
     save_checkpoint(tmp_path / "checkpoint", {"state": first.runner.get_state()}, {})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 6, 9)], "request": 2})
     client.ask({"type": "GET_CONFIG", "request": 3})
@@ -47,7 +47,7 @@ def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connec
     assert client.ask(last)["env_steps"] == 2  # it does not know that this has arrived
     end = part(whole, 11, 20, is_terminated=True)
     assert client.ask({"type": "EPISODES", "episodes": [end], "request": 5})["type"] == "ACK"
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     block = sample.rollout.blocks["default_policy"]
     assert (block.lengths.tolist(), block.t_started.tolist()) == ([14], [6])
     np.testing.assert_array_equal(block.columns["obs"], np.float32(whole["obs"][6:]))
@@ -57,7 +57,7 @@ def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connec
     assert sample.counts["rllink/weights_seq_no"] == 2
     episodes = second.sample(3)
     client.ask({"type": "EPISODES", "episodes": [episode(3)], "request": 6})
-    (after,) = episodes.result(10).rollout.blocks["default_policy"].episode_ids
+    (after,) = episodes.result(30).rollout.blocks["default_policy"].episode_ids
     assert (after.endswith("-1"), after != block.episode_ids[0]) == (True, True)  # the client's second episode
 
 
@@ -68,7 +68,7 @@ def test_a_number_never_stands_for_two_weights(serve: Serve, connect: Connect, t
     sampling = first.sample(5)
     assert client.ask({"type": "GET_STATE", "request": 1})["weights_seq_no"] == 1
     client.ask({"type": "EPISODES", "episodes": [episode(5)], "request": 2})
-    sampling.result(10)
+    sampling.result(30)
     state = first.runner.get_state()
     first.sample(5, update=True)
     assert client.ask({"type": "GET_STATE", "request": 3})["weights_seq_no"] == 2  # and now the server is killed
@@ -90,7 +90,7 @@ def test_clients_without_a_session_are_gone(serve: Serve, connect: Connect, tmp_
     state = first.runner.get_state()
     connect(first).ask({"type": "EPISODES", "episodes": [part(episode(9), 0, 5)]})
     second = serve(OFF, run_dir=tmp_path, state=state)
-    sample = second.sample(5).result(10)
+    sample = second.sample(5).result(30)
     assert sample.rollout.blocks["default_policy"].is_truncated.tolist() == [True]
     assert sample.counts["rllink/num_episodes_lost"] == 1
 
@@ -257,14 +257,14 @@ def test_an_episode_that_was_lost_before_the_restart_is_not_open_after_it(
     whole = episode(30)
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 5)], "request": 1})
     connect(first).ask({"type": "EPISODES", "episodes": [episode(5, 3)]})
-    sampling.result(10)  # and while the learner updates, the next part is refused
+    sampling.result(30)  # and while the learner updates, the next part is refused
     assert client.ask({"type": "EPISODES", "episodes": [part(whole, 5, 10)], "request": 2})["code"] == "stale_weights"
 
     second = serve(run_dir=tmp_path, state=state)
     sampling = second.sample(10)
     client = connect(second)
     hello(client, session={"id": session["id"]})
-    assert sampling.result(10).rollout.num_env_steps == 10
+    assert sampling.result(30).rollout.num_env_steps == 10
     second.sample(4, update=True)
     assert client.ask({"type": "GET_STATE", "request": 2})["type"] == "SET_STATE"
     late = part(whole, 10, 15, t_started=10)
@@ -296,12 +296,12 @@ def test_returns_of_clients_without_a_session_are_whole(serve: Serve, connect: C
     sampling = first.sample(5)
     client = connect(first)
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 5)]})
-    before = sampling.result(10).rollout.blocks["default_policy"].episode_ids
+    before = sampling.result(30).rollout.blocks["default_policy"].episode_ids
     state = first.runner.get_state()
     end = part(whole, 5, 10, is_terminated=True)
     client.ask({"type": "EPISODES", "episodes": [end, episode(3, 1, id="b")]})
     second = serve(OFF, run_dir=tmp_path, state=state)
-    sample = second.sample(8).result(10)
+    sample = second.sample(8).result(30)
     assert sample.finished.returns.tolist() == [10.0, 3.0]
     assert sample.counts["rllink/num_env_steps_received"] == 13
     ids = list(sample.rollout.blocks["default_policy"].episode_ids)
@@ -317,12 +317,12 @@ def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Con
     client = connect(first)
     for seed in range(6):
         client.ask({"type": "EPISODES", "episodes": [episode(5, seed)]})
-        sampling.result(10)
+        sampling.result(30)
         first.runner.get_state()
         sampling = first.sample(5)
     second = serve(OFF, run_dir=tmp_path, state=oldest)
     num_left = second.runner._service._num_queued // 5
     assert 1 <= num_left < 6
-    second.sample(5 * num_left).result(10)
+    second.sample(5 * num_left).result(30)
     third = serve(OFF, run_dir=tmp_path, state=second.runner.get_state())
     assert third.runner._service._num_queued == 0

@@ -59,7 +59,7 @@ class Replay:
         match mark:
             case "connect":
                 self.close()
-                self._client = RawClient(self._served.address, 10)
+                self._client = RawClient(self._served.address)
                 self._client._reader = FrameReader()
             case ">":
                 data = _bytes(rest).replace(b"<session>", self._session.encode())

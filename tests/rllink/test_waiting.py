@@ -22,7 +22,7 @@ def test_the_rest_of_an_episode_with_a_gap_goes_on_in_any_number_of_parts(serve:
     for start, stop in ((5, 8), (8, 11), (11, 14)):
         chunk = part(whole, start, stop, t_started=start, is_terminated=stop == 14)
         assert client.ask({"type": "EPISODES", "episodes": [chunk]})["type"] == "ACK"
-    sample = sampling.result(10)
+    sample = sampling.result(30)
     block = sample.rollout.blocks["default_policy"]
     assert (block.lengths.tolist(), block.t_started.tolist()) == ([9], [5])
     assert len(sample.finished.returns) == 0  # nobody knows the whole
@@ -42,14 +42,14 @@ def test_steps_that_were_refused_do_not_hinder_a_restart(
     client, whole = connect(first), episode(20)
     hello(client, session={"id": None})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4)], "request": 1})
-    sampling.result(10)
+    sampling.result(30)
     first.sample(100, update=True)
     stale = {"type": "EPISODES", "episodes": [part(whole, 4, 6)], "weights_seq_no": 1, "request": 2}
     assert client.ask(stale)["code"] == "stale_weights"
     rest = part(whole, 6, 9, t_started=6, rewards=[reward] * 3)
     assert client.ask({"type": "EPISODES", "episodes": [rest], "weights_seq_no": 2, "request": 2})["type"] == "ACK"
     second = serve(OFF, run_dir=tmp_path, state=state)
-    block = second.sample(7).result(10).rollout.blocks["default_policy"]
+    block = second.sample(7).result(30).rollout.blocks["default_policy"]
     assert sorted(block.lengths.tolist()) == [3, 4]
 
 
@@ -67,7 +67,7 @@ def test_a_sample_without_weights_keeps_those_of_the_sample_before(serve: Serve)
     with Client(*served.address) as client:
         first = served.sample(5, update=True)
         client.send_episodes([episode(5)])
-        before = first.result(10).counts["rllink/weights_seq_no"]
+        before = first.result(30).counts["rllink/weights_seq_no"]
         client.send_episodes([episode(5, 1)])
         assert served.runner.sample(5).counts["rllink/weights_seq_no"] == before
 
@@ -77,7 +77,7 @@ def test_who_waits_for_weights_gets_them_also_if_they_did_not_change(serve: Serv
     sampling = served.sample(5)
     client = connect(served)
     client.ask({"type": "EPISODES", "episodes": [episode(5)]})
-    sampling.result(10)
+    sampling.result(30)
     client.send({"type": "GET_STATE"})  # an update is being made, which changes nothing
     served.sample(5)
     assert client.receive()["weights_seq_no"] == 1
@@ -98,14 +98,14 @@ def test_a_full_queue_makes_clients_wait_until_a_batch_is_taken(serve: Serve, co
     client = connect(served)
     for _ in range(6):
         assert client.ask({"type": "EPISODES", "episodes": [episode(5)]})["type"] == "ACK"
-    sampling.result(10)
+    sampling.result(30)
     for kind in ("EPISODES", "EPISODES_AND_GET_STATE"):
         client.socket.settimeout(30)
         client.ask({"type": kind, "episodes": [episode(10)]})
         client.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
             client.ask({"type": kind, "episodes": [episode(5)]})
-        served.sample(15).result(10)
+        served.sample(15).result(30)
         client.socket.settimeout(30)
         assert client.receive()["type"] in ("ACK", "SET_STATE")
 
@@ -118,9 +118,9 @@ def test_old_weights_stay_as_long_as_what_they_acted_in_waits(serve: Serve, conn
     sent = [episode(5, seed) for seed in range(3)]
     for one in sent:
         client.ask({"type": "EPISODES", "episodes": [one], "weights_seq_no": 1})
-    blocks = [sampling.result(10).rollout.blocks["default_policy"]]
+    blocks = [sampling.result(30).rollout.blocks["default_policy"]]
     old = dict(served.weights)
-    blocks += [served.sample(5, update=True).result(10).rollout.blocks["default_policy"] for _ in range(2)]
+    blocks += [served.sample(5, update=True).result(30).rollout.blocks["default_policy"] for _ in range(2)]
 
     for block, one in zip(blocks, sent, strict=True):
         expected = outputs_of(served, old, one["obs"][:-1])
@@ -181,7 +181,7 @@ def test_statistics_of_several_servers_are_merged(serve: Serve, connect: Connect
     samplings = [served.sample(5) for served in servers]
     for seed, served in enumerate(servers):
         connect(served).ask({"type": "EPISODES", "episodes": [episode(5, seed)]})
-    assert num_rows(merged(servers[0], *[sampling.result(10) for sampling in samplings])) == 12
+    assert num_rows(merged(servers[0], *[sampling.result(30) for sampling in samplings])) == 12
 
 
 def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
@@ -195,7 +195,7 @@ def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
         for update in (False, True, True):
             for _ in range(10):
                 client.get_actions([{"id": "a", "obs": [0.1] * 4, "reward": 1.0}])
-            shared = merged(served, sampling.result(10))
+            shared = merged(served, sampling.result(30))
             counted.append(num_rows(shared))
             for _ in range(20):  # the learner is busy
                 client.get_actions([{"id": "a", "obs": [0.1] * 4, "reward": 1.0}])
@@ -215,7 +215,7 @@ def test_rows_of_one_episode_stay_in_order_whatever_columns_they_have(serve: Ser
     ]
     other = {**episode(2, 1), "action_logp": [-0.7] * 2, "action_dist_inputs": [[0.2, 0.1]] * 2}
     assert connect(served).ask({"type": "EPISODES", "episodes": [other, *parts]})["env_steps"] == 8
-    block = sampling.result(10).rollout.blocks["default_policy"]
+    block = sampling.result(30).rollout.blocks["default_policy"]
     assert (block.lengths.tolist(), block.is_terminated.tolist()) == ([2, 6], [True, True])
     np.testing.assert_array_equal(block.columns["obs"][3:], np.float32(obs))
     logp = block.columns["action_logp"]  # what was sent stays, what was not is computed
@@ -232,7 +232,7 @@ def test_old_weights_stay_for_whichever_message_waits(serve: Serve, connect: Con
     client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 2})
     client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 2})
     client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 1})
-    served.sample(4, update=True).result(10)
+    served.sample(4, update=True).result(30)
     assert served.runner._service.versions.kept == [1, 2, 3]
 
 
@@ -246,7 +246,7 @@ def test_who_begins_and_leaves_is_forgotten_beside_others_who_send(serve: Serve)
             while len(served.runner._service.known) > 1:
                 time.sleep(0.001)
             sender.send_episodes([episode(5)])
-            sampling.result(10)
+            sampling.result(30)
     assert served.runner._service._actions._inference["default_policy"]._by_id == {}
 
 
@@ -259,7 +259,7 @@ def test_acting_waits_for_a_busy_learner(serve: Serve, connect: Connect) -> None
     asking = {"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": 1.0}]}
     for _ in range(7):
         assert client.ask(asking)["type"] == "ACTIONS"
-    assert sampling.result(10).rollout.num_env_steps == 2
+    assert sampling.result(30).rollout.num_env_steps == 2
     client.send(asking)
     client.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
