@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.env_runners.sample import Sample
 from runner.experiment.stop_criteria import met_criteria
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.judgement import ClientJudge, RewardBound
@@ -161,56 +163,42 @@ def test_rewards_beyond_the_bound_of_the_environment_are_refused(serve: Serve) -
         client.send_episodes([of_return(4.0)])
 
 
-def sample_with_a_bad_client(served: Served, clients: list[Client], num_rounds: int) -> tuple[list[Any], list[float]]:
-    """Let three good clients and a bad one send an episode each a round; return samples and the returns in them."""
-    samples, returns = [], []
-    for number in range(num_rounds):
-        good, bad = clients[:3], clients[3]
-        for client in good:
-            client.send_episodes([of_return(20.0 + number % 3)])
-        bad.send_episodes([of_return(8000.0)])
-        sample = served.sample(12).result(30)
-        samples.append(sample)
-        returns += sample.finished.returns.tolist()
-    return samples, returns
+@contextlib.contextmanager
+def sampled_with_a_bad_client(served: Served) -> Iterator[list[Sample]]:
+    """Let three good clients and a bad one send an episode each in twelve rounds; give the sample of each round."""
+    started, samples = served.sample(4), []
+    with contextlib.ExitStack() as stack:
+        *good, bad = (stack.enter_context(Client(*served.address)) for _ in range(4))
+        good[0].send_episodes([of_return(20.0)])
+        started.result(30)
+        for number in range(12):
+            for client in good:
+                client.send_episodes([of_return(20.0 + number % 3)])
+            bad.send_episodes([of_return(8000.0)])
+            samples.append(served.sample(12).result(30))
+        bad.get_state()  # it is served
+        yield samples
 
 
 def test_a_client_in_quarantine_is_served_and_not_learned_from(serve: Serve) -> None:
-    served = serve(OFF)
-    started = served.sample(4)
-    clients = [Client(*served.address) for _ in range(4)]
-    try:
-        clients[0].send_episodes([of_return(20.0)])
-        started.result(30)
-        samples, returns = sample_with_a_bad_client(served, clients, 12)
-        counts = samples[-1].counts
-        assert counts["rllink/num_clients_quarantined"] == 1
-        assert counts["rllink/num_clients_with_episodes"] == 3
-        assert sum(name.startswith("rllink/quarantined/") for name in counts) == 1
-        assert counts["rllink/num_env_steps_quarantined"] > 0
-        assert max(returns[-12:]) < 100.0
-        rewards = samples[-1].rollout.blocks["default_policy"].columns["rewards"]
-        assert samples[-1].rollout.num_env_steps == len(rewards) == 12
-        assert np.abs(rewards).max() < 100.0
-        clients[3].get_state()  # it is served
-    finally:
-        for client in clients:
-            client.close()
+    with sampled_with_a_bad_client(serve(OFF)) as samples:
+        returns = [return_ for sample in samples for return_ in sample.finished.returns]
+    counts = samples[-1].counts
+    assert counts["rllink/num_clients_quarantined"] == 1
+    assert counts["rllink/num_clients_with_episodes"] == 3
+    assert sum(name.startswith("rllink/quarantined/") for name in counts) == 1
+    assert counts["rllink/num_env_steps_quarantined"] > 0
+    assert max(returns[-12:]) < 100.0
+    rewards = samples[-1].rollout.blocks["default_policy"].columns["rewards"]
+    assert samples[-1].rollout.num_env_steps == len(rewards) == 12
+    assert np.abs(rewards).max() < 100.0
 
 
 def test_a_restarted_server_keeps_the_quarantine_and_trusts_on_request(serve: Serve) -> None:
     served = serve(OFF)
-    started = served.sample(4)
-    clients = [Client(*served.address) for _ in range(4)]
-    try:
-        clients[0].send_episodes([of_return(20.0)])
-        started.result(30)
-        sample_with_a_bad_client(served, clients, 12)
+    with sampled_with_a_bad_client(served):
         state = served.runner.get_state()
         (name,) = served.runner._judges.quarantined
-    finally:
-        for client in clients:
-            client.close()
     again, trusting = serve(OFF, state=state), serve(OFF, f"rllink.trusted_clients=['{name}']", state=state)
     assert again.runner._judges.quarantined == {name}
     assert again.runner._judges.get_state() == state["judges"]
