@@ -132,10 +132,11 @@ class Outcome:
     err: str
 
 
+Run = Callable[..., Outcome]
+
+
 @pytest.fixture
-def run_main(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
+def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `python -m runner ARGUMENTS` in this process; the current folder is an empty one."""
     from runner.cli.main import main
 

@@ -27,7 +27,7 @@ from runner.pages.page import Video, render
 from runner.pages.run_page import run_page
 from runner.pages.run_record import read_run
 from runner.videos import VideoFile, frame_of
-from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, Run, result_of
 
 RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
 NUM_FRAMES, HEIGHT, WIDTH = 40, 60, 81  # an odd width: H.264 keeps colours for pairs of pixels
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_film_that_fails_is_told_and_the_run_goes_on(
-    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise OSError("no room for films")
@@ -143,7 +143,7 @@ def test_links_to_videos_are_left_out(copy_of_run: Callable[..., Path], tmp_path
     assert read_run(run_dir).videos == []
 
 
-def test_filmed_evaluations_of_a_run(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_filmed_evaluations_of_a_run(run_main: Run, tmp_path: Path) -> None:
     filmed = ("evaluation.evaluation_interval=1", "evaluation.video={every: 2, episodes: 2}")
     outcome = run_main(
         "+experiment=ppo_cartpole", *QUICK, *filmed, "hydra.run.dir=run", "stop.training_iteration=3",
@@ -227,9 +227,7 @@ def test_bundled_environments_are_filmed(experiment: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_play_a_policy_file_in_an_environment_that_is_stepped_together(
-    run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_play_a_policy_file_in_an_environment_that_is_stepped_together(run_main: Run, tmp_path: Path) -> None:
     """With a memory, which starts anew with each episode."""
     outcome = run_main("play", "zoo:ppo_stateless_cartpole_lstm", "--output", "a.mp4", "--episodes", "2")
     assert outcome.code == 0, outcome.err
@@ -240,9 +238,7 @@ def test_play_a_policy_file_in_an_environment_that_is_stepped_together(
     assert len(decoded(tmp_path / "a.mp4")) == sum(returns) + 2
 
 
-def test_play_a_run_and_its_policy_file(
-    copy_of_run: Callable[..., Path], run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_play_a_run_and_its_policy_file(copy_of_run: Callable[..., Path], run_main: Run, tmp_path: Path) -> None:
     copy_of_run(*RUN)
     outcome = run_main("play", "run", "--output", "run.mp4", "--episodes", "2")
     assert outcome.code == 0, outcome.err
@@ -278,7 +274,7 @@ def zoo_policies() -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", zoo_policies())
 def test_every_policy_of_the_zoo_plays(
-    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
@@ -289,7 +285,7 @@ def test_every_policy_of_the_zoo_plays(
         assert image.n_frames > 1  # type: ignore[attr-defined]
 
 
-def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_play_a_policy_of_the_zoo(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main("play", "zoo:ppo_sb3_cartpole", "--output", "zoo.gif")
     assert outcome.code == 0, outcome.err
     assert float(outcome.out.splitlines()[0].rpartition("return ")[2]) > 200
@@ -300,7 +296,7 @@ def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.onnx"])
 def test_a_missing_run_is_reported_before_a_missing_display(
-    run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, name: str
+    run_main: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for variable in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(variable, raising=False)

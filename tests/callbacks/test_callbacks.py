@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from tests.callbacks.own_callbacks import Listener
-from tests.conftest import ROOT, Outcome, run_process
+from tests.conftest import ROOT, Run, run_process
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray
 
 OWN = "tests.callbacks.own_callbacks"
@@ -156,7 +156,7 @@ def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_by_a_callback_is_evaluated_and_recorded(run_main: Callable[..., Outcome]) -> None:
+def test_a_run_that_ends_by_a_callback_is_evaluated_and_recorded(run_main: Run) -> None:
     """Evaluations call no callback, and nothing of them ends by its metrics."""
     stop = ("stop.callbacks.own_return=1", "stop.evaluation.callbacks.own_return=1", f"checkpoint.metric={OWN_RETURN}")
     assert run_main(*PPO, RETURNS, *stop, "hydra.run.dir=run").code == 0

@@ -20,9 +20,8 @@ from runner.cli.short_runs import NotMeasuredError, ShortRuns, TooSlowError, ove
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, wait_until
+from tests.conftest import QUICK, ROOT, WAIT_S, Run, wait_until
 
-RunMain = Callable[..., Outcome]
 MODE, NUM_ENVS = "env_runners.gym_env_vectorize_mode", "env_runners.num_envs_per_env_runner"
 THREADS, COMPILE = "learners.torch_num_threads", "learners.compile"
 FAULTY = [
@@ -151,7 +150,7 @@ def test_a_short_run_only_trains() -> None:
 
 
 @pytest.mark.slow
-def test_a_faster_experiment_is_written(run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_experiment_is_written(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     file = tmp_path / "conf" / "experiment" / "fast.yaml"
@@ -201,7 +200,7 @@ def test_an_interruption_leaves_nothing(
         (["mine", "-cd", ".", "-o", "conf/experiment/fast.yaml"], "cannot build on one in another folder"),
     ],
 )
-def test_mistakes(arguments: list[str], told: str, run_main: RunMain, tmp_path: Path) -> None:
+def test_mistakes(arguments: list[str], told: str, run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "fast.yaml").write_text("# @package _global_\n")
@@ -222,7 +221,7 @@ def test_mistakes(arguments: list[str], told: str, run_main: RunMain, tmp_path: 
     ],
 )
 def test_experiments_without_a_speed(
-    overrides: list[str], code: int, told: str, run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], code: int, told: str, run_main: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ended = run_main("autotune", "ppo_cartpole", *QUICK, *overrides, "--seconds", "10" if code == 2 else "600")

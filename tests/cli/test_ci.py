@@ -19,9 +19,8 @@ from runner.cli.ci import Verdict, parse_budget
 from runner.cli.conditions import Condition
 from runner.cli.trained import Case, write_report
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of
 
-Run = Callable[..., Outcome]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
 FAULTY = ("env.env=null", "env._target_=tests.support.environments.Faulty")
 RETURN = "env_runners/episode_return_mean"

@@ -13,9 +13,8 @@ import pytest
 
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 
-RunMain = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
 TRAIN = (*START, "hydra.run.dir=run")
 MULTI_AGENT = ("+experiment=ppo_multi_agent_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
@@ -31,7 +30,7 @@ def run_dir(copy_of_run: Callable[..., Path]) -> Path:
     return copy_of_run(*START, FILTERED)
 
 
-def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_an_onnx_file(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     outcome = run_main("export", "run", "--format", "onnx", "-o", "policy.onnx")
     assert (outcome.code, outcome.err) == (0, "")
     content = (tmp_path / "policy.onnx").read_bytes()
@@ -56,7 +55,7 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     assert (tmp_path / "policy.onnx").read_bytes() == content
 
 
-def test_a_run_becomes_a_torch_program(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_a_torch_program(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     import torch
 
     outcome = run_main("export", "run", "-o", "policy.pt2")
@@ -69,7 +68,7 @@ def test_a_run_becomes_a_torch_program(run_main: RunMain, run_dir: Path, tmp_pat
     assert str(Path(__file__).parents[2]).encode() not in (tmp_path / "policy.pt2").read_bytes()
 
 
-def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
+def test_one_module_of_several(run_main: Run, tmp_path: Path) -> None:
     assert run_main(*MULTI_AGENT).code == 0
     outcome = run_main("export", "run", "--output", "policy.onnx")
     assert outcome.code == 2
@@ -106,7 +105,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
         (["run", "policy.onnx", "module.fcnet_hiddens=[3]"], "module.fcnet_hiddens cannot change"),
     ],
 )
-def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], told: str) -> None:
     if "cannot change" in told:
         assert run_main(*TRAIN).code == 0
     (tmp_path / "run").mkdir(exist_ok=True)
@@ -125,7 +124,7 @@ def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told:
         (["nowhere", "--name", "x"], "the folder does not exist"),
     ],
 )
-def test_mistakes_of_register(run_main: RunMain, arguments: list[str], told: str) -> None:
+def test_mistakes_of_register(run_main: Run, arguments: list[str], told: str) -> None:
     outcome = run_main("register", *arguments)
     assert outcome.code == 2
     assert told in outcome.err
@@ -139,7 +138,7 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(run_cli: RunCli) ->
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own dependencies
-def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_and_the_registry(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run, for what needs MLflow: it is slow to start."""
     arguments = [text for text in TRAIN if text != "tracking=none"]
     outcome = run_main(*arguments, "evaluation.evaluation_interval=1", "hydra.run.dir=outputs/run")
@@ -186,7 +185,7 @@ def check_loaded() -> None:
     assert policy.manifest["experiment"] == "ppo_cartpole"
 
 
-def test_a_run_without_mlflow(run_main: RunMain, run_dir: Path) -> None:
+def test_a_run_without_mlflow(run_main: Run, run_dir: Path) -> None:
     outcome = run_main("register", "run", "--name", "cartpole")
     assert outcome.code == 2
     assert "the run was not tracked by MLflow" in outcome.err

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.test_trust import START
-from tests.conftest import Outcome
+from tests.conftest import Outcome, Run
 from tests.report.folders import write_sweep
 from tests.support.forging import rewrite_manifest
 
-Run = Callable[..., Outcome]
 DEEP = "[" * 100_000
 ODD: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "text", "${oc.env:HOME}", [], ["a"], {}, {"a": {"b": None}})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from runner.cli.named_runs import find_newest_run, list_runs, with_local_runs
 from runner.config.compose import compose_experiment
 from runner.config.errors import UserError
 from runner.experiment.run_folder import claim_run_dir, point_latest_at
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_a_link_out_of_its_folder_is_not_followed(outputs: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_and_its_name(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_run_and_its_name(run_main: Run, tmp_path: Path) -> None:
     assert run_main("train", "ppo_cartpole", *QUICK, "stop.training_iteration=1").code == 0
     for name in ("latest", "ppo_cartpole", "outputs/ppo_cartpole/latest"):
         outcome = run_main("evaluate", name, "--episodes", "2", "--json")

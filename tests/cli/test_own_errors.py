@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import nn
 
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.experiment.test_module_checks import Good
 
 HERE = "tests.cli.test_own_errors"
@@ -42,7 +41,7 @@ class OtherWidth(Good):
         ("OtherWidth", ["shapes cannot be multiplied (8x4 and 5x2)", "batch: obs (8, 4) float32"]),
     ],
 )
-def test_a_module_that_raises(run_main: Callable[..., Outcome], name: str, messages: list[str]) -> None:
+def test_a_module_that_raises(run_main: Run, name: str, messages: list[str]) -> None:
     outcome = run_main("+experiment=ppo_cartpole", f"module._target_={HERE}.{name}", "tracking=none")
     assert outcome.code == 1
     assert "Traceback" not in outcome.err
@@ -51,7 +50,7 @@ def test_a_module_that_raises(run_main: Callable[..., Outcome], name: str, messa
     assert "Traceback" in next(Path("outputs").rglob("runner.log")).read_text()
 
 
-def test_an_error_in_an_actor(run_main: Callable[..., Outcome]) -> None:
+def test_an_error_in_an_actor(run_main: Run) -> None:
     module = f"module._target_={HERE}.MisspeltColumn"
     outcome = run_main("+experiment=ppo_cartpole", module, "tracking=none", "env_runners.num_env_runners=1")
     assert outcome.code == 1

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, Outcome
-
-RunMain = Callable[..., Outcome]
+from tests.conftest import QUICK, Run
 
 CARTPOLE = "+experiment=ppo_cartpole"
 RUN_DIR = "hydra.run.dir=profiled"
 
 
-def test_it_prints_a_table_and_writes_a_page(run_main: RunMain, tmp_path: Path) -> None:
+def test_it_prints_a_table_and_writes_a_page(run_main: Run, tmp_path: Path) -> None:
     ended = run_main("profile", CARTPOLE, *QUICK, RUN_DIR, "--iterations", "3", "--warmup=0", "--output", "stacks.txt")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -57,7 +55,7 @@ class _Page(HTMLParser):
             self.ends_of_frames.append(sum(float(str(found[name]).rstrip("%")) for name in ("x", "width")))
 
 
-def test_the_page_needs_no_network_and_draws_within_its_width(run_main: RunMain, tmp_path: Path) -> None:
+def test_the_page_needs_no_network_and_draws_within_its_width(run_main: Run, tmp_path: Path) -> None:
     assert run_main("profile", CARTPOLE, *QUICK, RUN_DIR).code == 0
     text = (tmp_path / "profiled" / "profile.html").read_text()
     page = _Page()
@@ -91,7 +89,7 @@ def test_the_page_needs_no_network_and_draws_within_its_width(run_main: RunMain,
         (["experiment=ppo_external_cartpole"], "profile does not support external simulators"),
     ],
 )
-def test_mistakes(arguments: list[str], told: str, run_main: RunMain, tmp_path: Path) -> None:
+def test_mistakes(arguments: list[str], told: str, run_main: Run, tmp_path: Path) -> None:
     named = any(argument.startswith("experiment=") for argument in arguments)
     ended = run_main("profile", *([] if named else [CARTPOLE]), *arguments)
     assert (ended.code, ended.out) == (2, "")
@@ -99,7 +97,7 @@ def test_mistakes(arguments: list[str], told: str, run_main: RunMain, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_not_written_over(run_main: RunMain, copy_of_run: Callable[..., Path]) -> None:
+def test_a_run_is_not_written_over(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
     run_dir = copy_of_run(CARTPOLE, *QUICK, "stop.training_iteration=1")
     before = (run_dir / ".hydra" / "config.yaml").read_text()
     ended = run_main("profile", CARTPOLE, *QUICK, f"hydra.run.dir={run_dir}")
@@ -108,7 +106,7 @@ def test_a_run_is_not_written_over(run_main: RunMain, copy_of_run: Callable[...,
     assert (run_dir / ".hydra" / "config.yaml").read_text() == before
 
 
-def test_a_failure_is_told_and_nothing_samples_on(run_main: RunMain) -> None:
+def test_a_failure_is_told_and_nothing_samples_on(run_main: Run) -> None:
     faulty = (
         "env.env=null",
         "env._target_=tests.support.environments.Faulty",

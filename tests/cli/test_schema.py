@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from runner.config.compose import compose_experiment
 from runner.config.json_schema import experiment_schema
 from runner.config.paths import conf_dir, list_options, search_dirs
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 OWN_ALGORITHM = """\
 from dataclasses import dataclass
@@ -167,7 +166,7 @@ def test_an_algorithm_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_a_new_experiment(options: list[str], values: Any, run_main: Callable[..., Outcome]) -> None:
+def test_a_new_experiment(options: list[str], values: Any, run_main: Run) -> None:
     outcome = run_main("new", "experiment", "mine", *options)
     assert outcome.code == 0
     assert "runner train mine --config-dir conf" in outcome.out
@@ -180,7 +179,7 @@ def test_a_new_experiment(options: list[str], values: Any, run_main: Callable[..
     assert run_main("validate", "mine", "--config-dir", "conf").code == 0
 
 
-def test_a_new_experiment_on_recorded_data(run_main: Callable[..., Outcome]) -> None:
+def test_a_new_experiment_on_recorded_data(run_main: Run) -> None:
     assert run_main("new", "experiment", "deep/mine", "--env", "cartpole", "--algorithm", "bc", "-cd", "own").code == 0
     outcome = run_main("validate", "deep/mine", "-cd", "own")
     assert outcome.code == 2
@@ -202,14 +201,14 @@ def test_a_new_experiment_on_recorded_data(run_main: Callable[..., Outcome]) -> 
         (["mine", "--env", "cartpole", "--algorithm", "ppoo"], "did you mean  ppo"),
     ],
 )
-def test_a_new_experiment_that_is_not_written(words: list[str], message: str, run_main: Callable[..., Outcome]) -> None:
+def test_a_new_experiment_that_is_not_written(words: list[str], message: str, run_main: Run) -> None:
     outcome = run_main("new", "experiment", *words)
     assert outcome.code == 2
     assert message in outcome.err
     assert not Path("conf").exists()
 
 
-def test_a_wrong_algorithm_and_a_wrong_environment_are_reported_together(run_main: Callable[..., Outcome]) -> None:
+def test_a_wrong_algorithm_and_a_wrong_environment_are_reported_together(run_main: Run) -> None:
     outcome = run_main("new", "experiment", "mine", "--env", "CartPol-v1", "--algorithm", "ppoo")
     assert outcome.code == 2
     assert outcome.err.startswith("2 problems in the configuration")
@@ -217,7 +216,7 @@ def test_a_wrong_algorithm_and_a_wrong_environment_are_reported_together(run_mai
     assert "the environment CartPol-v1 is not registered" in outcome.err
 
 
-def test_an_existing_experiment_is_kept(run_main: Callable[..., Outcome]) -> None:
+def test_an_existing_experiment_is_kept(run_main: Run) -> None:
     command = ("new", "experiment", "mine", "--env")
     assert run_main(*command, "cartpole").code == 0
     assert run_main(*command, "pendulum").code == 2
@@ -226,7 +225,7 @@ def test_an_existing_experiment_is_kept(run_main: Callable[..., Outcome]) -> Non
     assert "override /env: pendulum" in Path("conf/experiment/mine.yaml").read_text()
 
 
-def test_the_schema_is_printed_or_written(tmp_path: Path, run_main: Callable[..., Outcome]) -> None:
+def test_the_schema_is_printed_or_written(tmp_path: Path, run_main: Run) -> None:
     file = tmp_path / "new" / "runner.schema.json"
     printed = json.loads(run_main("schema").out)
     assert printed["$schema"] == "http://json-schema.org/draft-07/schema#"
@@ -236,7 +235,7 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, run_main: Callable[...
     assert run_main("schema", "-o", str(file), "--force").code == 0
 
 
-def test_an_experiment_in_a_folder_that_was_not_named(run_main: Callable[..., Outcome]) -> None:
+def test_an_experiment_in_a_folder_that_was_not_named(run_main: Run) -> None:
     assert run_main("new", "experiment", "mine", "--env", "cartpole", "--config-dir", "my_conf").code == 0
     outcome = run_main("validate", "mine")
     assert outcome.code == 2

@@ -12,11 +12,10 @@ import pytest
 
 from runner.config.errors import ConfigError, Problem
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, ROOT, Outcome
+from tests.conftest import QUICK, ROOT, Run
 from tests.support.forging import rewrite_manifest
 from tests.support.problems import assert_error, shown_problems
 
-RunMain = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
 
 
@@ -44,7 +43,7 @@ def permissions_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("verb", "target"), [("resume", ()), ("evaluate", ("hydra.run.dir=run",))])
 def test_a_run_dir_that_may_not_be_written(
-    run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str, target: tuple[str, ...]
+    run_main: Run, run_dir: Path, permissions_hold: None, verb: str, target: tuple[str, ...]
 ) -> None:
     before = files_of(run_dir)
     run_dir.chmod(0o555)
@@ -63,9 +62,7 @@ def test_a_run_dir_that_may_not_be_written(
     assert files_of(run_dir) == before
 
 
-def test_a_part_of_the_run_dir_that_may_not_be_written(
-    run_main: RunMain, run_dir: Path, permissions_hold: None
-) -> None:
+def test_a_part_of_the_run_dir_that_may_not_be_written(run_main: Run, run_dir: Path, permissions_hold: None) -> None:
     before = files_of(run_dir)
     (run_dir / "checkpoints").chmod(0o555)
     outcome = run_main("resume", str(run_dir), "stop.training_iteration=3")
@@ -77,7 +74,7 @@ def test_a_part_of_the_run_dir_that_may_not_be_written(
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_run_dir_that_may_not_be_written_can_be_evaluated(
-    run_main: RunMain, run_dir: Path, permissions_hold: None, options: tuple[str, ...]
+    run_main: Run, run_dir: Path, permissions_hold: None, options: tuple[str, ...]
 ) -> None:
     (run_dir / "evaluations.jsonl").mkdir()  # root may write a file without permission
     before = files_of(run_dir)
@@ -92,7 +89,7 @@ def test_a_run_dir_that_may_not_be_written_can_be_evaluated(
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
-def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, verb: str, tmp_path: Path) -> None:
+def test_a_file_where_the_run_dir_should_be(run_main: Run, run_dir: Path, verb: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", "hydra.run.dir=file/new")
     assert (outcome.code, outcome.out) == (2, "")
@@ -112,7 +109,7 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
     ],
 )
 def test_a_finished_run_is_left_as_it_is(
-    run_main: RunMain, run_dir: Path, overrides: list[str], told: str, key: str
+    run_main: Run, run_dir: Path, overrides: list[str], told: str, key: str
 ) -> None:
     before = files_of(run_dir)
     outcome = run_main("resume", str(run_dir), *overrides)
@@ -125,14 +122,14 @@ def test_a_finished_run_is_left_as_it_is(
     assert files_of(run_dir) == before
 
 
-def test_resume_of_a_finished_run_elsewhere_makes_no_folder(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_elsewhere_makes_no_folder(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     assert run_main("resume", str(run_dir), "hydra.run.dir=new").code == 0
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
 def test_mistakes_are_told_before_anything_heavy_is_imported(
-    run_main: RunMain, run_cli: RunCli, run_dir: Path, verb: str
+    run_main: Run, run_cli: RunCli, run_dir: Path, verb: str
 ) -> None:
     commands = {("nowhere",): "the folder does not exist", ("run", "algorithm.gama=1"): "unknown key algorithm.gama"}
     for arguments, told in commands.items():
@@ -144,7 +141,7 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(
     assert (finished.returncode, finished.stderr) == (0, "[]\n")
 
 
-def test_the_summary_of_a_resumed_run_covers_the_whole_run(run_main: RunMain, run_dir: Path) -> None:
+def test_the_summary_of_a_resumed_run_covers_the_whole_run(run_main: Run, run_dir: Path) -> None:
     (manifest,) = (run_dir / "checkpoints").glob("*/manifest.json")
     lines = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
     lines[0]["env_runners/episode_return_mean"] = 499.5  # far above what a few iterations reach
@@ -161,7 +158,7 @@ def test_the_summary_of_a_resumed_run_covers_the_whole_run(run_main: RunMain, ru
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
-def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run_dir: Path, verb: str) -> None:
+def test_other_spaces_name_the_override_that_brought_them(run_main: Run, run_dir: Path, verb: str) -> None:
     outcome = run_main(verb, "run", "env.env=Pendulum-v1", "stop.training_iteration=3")
     assert outcome.code == 2
     assert_error(
@@ -194,7 +191,7 @@ def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run
     ],
 )
 def test_a_path_with_an_equals_sign_is_no_override(
-    run_main: RunMain,
+    run_main: Run,
     run_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -213,21 +210,19 @@ def test_a_path_with_an_equals_sign_is_no_override(
     assert output in outcome.out
 
 
-def test_a_missing_run_dir_is_still_missing(run_main: RunMain) -> None:
+def test_a_missing_run_dir_is_still_missing(run_main: Run) -> None:
     outcome = run_main("resume", "stop.env_runners/episode_return_mean=450")
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, "RUN is missing")
 
 
-def test_quotes_around_the_run_dir_are_read_as_hydra_reads_them(
-    run_main: RunMain, run_dir: Path, tmp_path: Path
-) -> None:
+def test_quotes_around_the_run_dir_are_read_as_hydra_reads_them(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "a=b c"
     outcome = run_main("resume", str(run_dir), "stop.training_iteration=3", f"hydra.run.dir='{target}'")
     assert outcome.code == 0, outcome.err
     assert (target / "progress.jsonl").exists()
 
 
-def test_a_value_with_an_equals_sign_needs_quotes(run_main: RunMain) -> None:
+def test_a_value_with_an_equals_sign_needs_quotes(run_main: Run) -> None:
     outcome = run_main(*START, "hydra.run.dir=/runs/lr=0.1")
     assert outcome.code == 2
     assert "\"hydra.run.dir='/runs/lr=0.1'\"" in outcome.err
@@ -246,7 +241,7 @@ def test_a_value_with_an_equals_sign_needs_quotes(run_main: RunMain) -> None:
     ],
 )
 def test_a_policy_that_learned_from_recorded_data_is_evaluated(
-    ray_cluster: None, run_main: RunMain, augmenting: tuple[str, ...]
+    ray_cluster: None, run_main: Run, augmenting: tuple[str, ...]
 ) -> None:
     """Its plan reads data, and evaluations do not."""
     data = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
@@ -258,7 +253,7 @@ def test_a_policy_that_learned_from_recorded_data_is_evaluated(
     assert "episode_return_mean" in outcome.out
 
 
-def test_exploration_goes_on_from_the_env_steps_of_the_run(run_main: RunMain) -> None:
+def test_exploration_goes_on_from_the_env_steps_of_the_run(run_main: Run) -> None:
     """Epsilon is 0 at the end of training, so exploration changes nothing."""
     training = ("+experiment=dqn_cartpole", "algorithm.epsilon=[[0,1.0],[100,0.0]]", "tracking=none")
     outcome = run_main(*training, "stop.training_iteration=1", "hydra.run.dir=run")

@@ -17,10 +17,9 @@ from runner.checkpoints.trust import UntrustedError
 from runner.experiment.run_records import known_run
 from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
-from tests.conftest import QUICK, Outcome, checkpoints_of
+from tests.conftest import QUICK, Run, checkpoints_of
 from tests.support.forging import forge
 
-Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
 TRAIN = (*START, "hydra.run.dir=run")
 EXPORT = ("export", "run", "-o", "policy.onnx")

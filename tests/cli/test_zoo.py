@@ -15,7 +15,7 @@ import pytest
 
 import runner.zoo_runs
 from runner.zoo_runs import Experiment, ZooRun, stored_runs
-from tests.conftest import ROOT, WAIT_S, Outcome, progress_of, wait_until
+from tests.conftest import ROOT, WAIT_S, Run, progress_of, wait_until
 
 NAME = "ppo_minigrid_empty"
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     return write
 
 
-def test_an_equal_run(run: ZooRun, store: Callable[..., None], run_main: Callable[..., Outcome]) -> None:
+def test_an_equal_run(run: ZooRun, store: Callable[..., None], run_main: Run) -> None:
     store(replace(run, seed=3, progress=""), replace(run, progress="0"), run)
     result = run_main("zoo", "verify", NAME, "--json")
     assert result.code == 0, result.err
@@ -69,7 +69,7 @@ def test_a_run_that_differs(
     text: str,
     run: ZooRun,
     store: Callable[..., None],
-    run_main: Callable[..., Outcome],
+    run_main: Run,
 ) -> None:
     stored = replace(run, progress="another", **changed)  # type: ignore[arg-type]
     store(stored, replace(stored, seed=2, episode_return_mean=stored.episode_return_mean + 1))
@@ -91,7 +91,7 @@ Experiment.read("ppo_lunarlander").train(0, Path({str(run_dir)!r}), "--quiet")
     assert list(run_dir.glob("checkpoints/iteration_*"))
 
 
-def test_unknown_runs(run: ZooRun, store: Callable[..., None], run_main: Callable[..., Outcome]) -> None:
+def test_unknown_runs(run: ZooRun, store: Callable[..., None], run_main: Run) -> None:
     store(run, replace(run, experiment="ppo_cartpole", progress=""))
     result = run_main("zoo", "verify", "ppo_cartpole")
     assert (result.code, NAME in result.err) == (2, True)

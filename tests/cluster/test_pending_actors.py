@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from runner.cluster import connection
 from runner.cluster.pending_actors import waits_reported
-from tests.conftest import QUICK, Outcome, wait_until
+from tests.conftest import QUICK, Run, wait_until
 
 pytestmark = pytest.mark.ray
 INTERVAL_S = 0.4
@@ -56,9 +55,7 @@ def test_who_waits_is_told_again_and_again_until_there_is_a_place(occupant: Any)
 
 
 @pytest.mark.slow
-def test_a_run_says_what_its_runners_wait_for(
-    occupant: Any, run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_says_what_its_runners_wait_for(occupant: Any, run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(connection, "waits_reported", partial(waits_reported, interval_s=INTERVAL_S))

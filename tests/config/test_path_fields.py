@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.path_fields import absolute_paths
 from runner.config.stored import compose_stored
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Run, progress_of
 
 HERE = "tests.config.test_path_fields"
 QUICK = (
@@ -122,7 +121,7 @@ def test_what_is_no_local_path_stays(offline: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_that_changes_the_folder_moves_nothing(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_environment_that_changes_the_folder_moves_nothing(run_main: Run, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()

@@ -20,7 +20,7 @@ from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, Outcome, run_process
+from tests.conftest import ROOT, Run, run_process
 from tests.support.problems import not_a_choice, out_of_range
 
 AssertGolden = Callable[[str, str], None]
@@ -911,7 +911,7 @@ DRAWN = {
 }
 
 
-def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
+def test_drawings(assert_golden: AssertGolden, run_main: Run) -> None:
     texts = []
     sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "appo", "apex_dqn", "pg")
     for name, experiment in EXPERIMENTS.items():

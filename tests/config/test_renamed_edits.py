@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.module_building.construction import make_connector
 from runner.pipelines.pipeline import ConnectorPipeline
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 CARTPOLE = "+experiment=ppo_cartpole"
 P = "runner.pipelines"
@@ -153,7 +152,7 @@ def test_a_pipeline_class_may_have_the_argument_by_its_old_name(own: str) -> Non
         assert [type(one).__name__ for one in pipeline.single_connectors()] == ["FlattenObservations"]
 
 
-def test_both_names_in_an_edit_are_a_mistake(run_main: Callable[..., Outcome]) -> None:
+def test_both_names_in_an_edit_are_a_mistake(run_main: Run) -> None:
     outcome = run_main("validate", CARTPOLE, f"{KEY}=[{{{AFTER}, piece: {FILTER}, connector: {FILTER}}}]")
     assert outcome.code == 2
     assert "is an unknown edit piece" in outcome.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.sweep.space import read_search_space
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.support.forging import rewrite_manifest
 
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -88,7 +88,7 @@ def test_a_block_in_an_override_may_have_the_old_key() -> None:
     assert composed.notes == (f"{NOTE} (override checkpoint={{replay: none}})",)
 
 
-def test_a_choice_of_a_sweep_may_have_the_old_key(run_main: Callable[..., Outcome]) -> None:
+def test_a_choice_of_a_sweep_may_have_the_old_key(run_main: Run) -> None:
     spaces = [
         read_search_space([f"{key}=full,none"], search_dirs(None), np.random.default_rng(0)).to_dict()
         for key in ("checkpoint.replay", "checkpoint.save_replay_buffers")
@@ -98,7 +98,7 @@ def test_a_choice_of_a_sweep_may_have_the_old_key(run_main: Callable[..., Outcom
     assert (checked.code, checked.err) == (0, f"{NOTE} (override checkpoint.replay)\n")
 
 
-def test_both_keys_on_a_command_line_are_a_mistake(run_main: Callable[..., Outcome]) -> None:
+def test_both_keys_on_a_command_line_are_a_mistake(run_main: Run) -> None:
     both = ("checkpoint.replay=none", "checkpoint.save_replay_buffers=full")
     (problem,) = compose_experiment([CARTPOLE, *both]).problems
     assert problem.what == f"{NOTE}, but both are set"
@@ -117,7 +117,7 @@ def test_both_keys_in_a_file_are_a_mistake(tmp_path: Path) -> None:
     assert problem.where.endswith("mine.yaml:4")
 
 
-def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Callable[..., Outcome]) -> None:
+def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Run) -> None:
     done = run_main(CARTPOLE, *TINY, "checkpoint.replay=none", "connectors=mean_std_filter")
     assert done.code == 0, done.err
     assert (done.out + done.err).count("was renamed to") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from runner.config.paths import conf_dir, list_options
 from runner.config.plans.training_ratio import describe_updates, env_steps_per_round, find_few_updates, training_ratio
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, Run
 
 AGENTS_AS_ONE = "env.wrappers=[{_target_: runner.environments.AgentsAsOne}]"
 RECORDED = ROOT / "tests/data/rllib_episodes"
@@ -106,7 +105,7 @@ def test_no_experiment_trains_on_sampled_steps_less_than_once(name: str) -> None
     assert find_few_updates(config_of(f"+experiment={name}", *recorded)) is None
 
 
-def test_validate_and_the_banner_warn(run_main: Callable[..., Outcome]) -> None:
+def test_validate_and_the_banner_warn(run_main: Run) -> None:
     few = ("algorithm=dqn", "env=cartpole", "algorithm.training_intensity=0.1", "stop.training_iteration=1")
     assert "  warning      the plan trains on each sampled env step 0.1 times" in run_main("validate", *few).out
     out = run_main(*few, "tracking=none", "module.fcnet_hiddens=[4]").out
@@ -136,7 +135,7 @@ def test_a_chosen_module_and_the_modules_of_agents_stay() -> None:
     assert config.multi_agent.modules["p1"]["_target_"] == "runner.modules.DoubleQModule"
 
 
-def test_a_resumed_run_follows_another_size_of_updates(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_resumed_run_follows_another_size_of_updates(run_main: Run, tmp_path: Path) -> None:
     start = ("algorithm=dqn", "env=cartpole", "module.fcnet_hiddens=[4]", "tracking=none", "hydra.run.dir=run")
     assert run_main(*start, "stop.training_iteration=1").code == 0
     OmegaConf.clear_resolver("product")  # another process has not composed anything

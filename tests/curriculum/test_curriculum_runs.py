@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 SMALL = [
@@ -216,7 +215,7 @@ def test_all_wrong_tasks_of_several_agents_are_told_by_building() -> None:
     assert all("drills.py" in where for where in wheres), "the line of the environment that fails"
 
 
-def test_a_run_is_drawn(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_run_is_drawn(run_main: Run, tmp_path: Path) -> None:
     arguments = ("+experiment=ppo_curriculum_goal_maze", *SMALL, *MAZE, "hydra.run.dir=run")
     outcome = run_main(*arguments, "stop.training_iteration=4")
     assert outcome.code == 0, outcome.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from runner.env_runners.loss_failure import with_rollout
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.learners.loss_failure import LossNotFinite, with_batch
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.support.coded_agents import make_coded_run
 from tests.support.coded_runs import coded_module, make_runner, weights_of
 from tests.support.environments import CodedEnv
@@ -104,7 +103,7 @@ def test_how_to_go_on_without_the_batch() -> None:
 @pytest.mark.parametrize(
     "plan", [[], ["algorithm.plan=[AsyncGradients,ApplyGradients]", "algorithm.use_kl_loss=false"]]
 )
-def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -> None:
+def test_a_run_that_ends_so(run_main: Run, plan: list[str]) -> None:
     target = ("env.env=null", "env._target_=tests.support.environments.Faulty")
     fault = "env.env_config={fault: huge_reward, fault_step: 50}"
     outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault, *plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.observation_checks import ObservationChecks, find_difference
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
-from tests.conftest import QUICK, Outcome, progress_of, result_of
+from tests.conftest import QUICK, Run, progress_of, result_of
 from tests.env_runners.test_faults import FILTER, VectorFaulty
 from tests.env_runners.test_multi_agent_faults import TwoAgents
 from tests.modules.test_actor_critic_module import SMALL
@@ -263,7 +262,6 @@ LEAVING = (
     *("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=3"),
     *("env.env=null", "env._target_=tests.support.environments.Leaving"),
 )
-Run = Callable[..., Outcome]
 
 
 def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) -> None:

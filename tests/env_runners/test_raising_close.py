@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.testing import inspect_environment
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 
 HERE = __name__
 WARNING = "RaisesInClose raised RuntimeError in close: the socket is gone"
@@ -58,7 +57,7 @@ class AgentsRaiseInClose(MultiAgentEnv):
 RUN = ("+experiment=ppo_cartpole", *QUICK, "env.env=null", f"env._target_={HERE}.RaisesInClose")
 
 
-def test_a_run_an_evaluation_and_a_recording(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_run_an_evaluation_and_a_recording(run_main: Run, tmp_path: Path) -> None:
     run_dir, data = tmp_path / "run", tmp_path / "data"
     trained = run_main(*RUN, "stop.training_iteration=1", f"hydra.run.dir={run_dir}")
     assert trained.code == 0, trained.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, Outcome, progress_of
+from tests.conftest import QUICK, Run, progress_of
 from tests.support.resuming import assert_resumes_exactly
 
 # It puts {"episode": {"r": return, "l": length}} into the info of an episode's last step.
@@ -22,7 +21,7 @@ METRICS = "metrics={env_runners/recorded: {info: episode/r}, env_runners/longest
 RUN = ("+experiment=ppo_cartpole", *QUICK, WITH_INFOS, METRICS)
 
 
-def test_infos_become_metrics_of_training_and_evaluation(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_infos_become_metrics_of_training_and_evaluation(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*RUN, "hydra.run.dir=run", "stop.env_runners.recorded=15", "evaluation.evaluation_interval=1")
     assert outcome.code == 0
     assert "finished: recorded" in outcome.out
@@ -81,7 +80,7 @@ def test_evaluations_of_env_steps_take_numbers_out_of_infos() -> None:
     assert result["evaluation/env_runners/recorded"] == result["evaluation/env_runners/episode_return_mean"] > 5
 
 
-def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> None:
+def test_a_key_that_no_info_has_is_told(run_main: Run) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: won}}", "hydra.run.dir=run",
         "stop.training_iteration=3",

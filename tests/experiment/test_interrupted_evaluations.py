@@ -15,10 +15,9 @@ from runner import interrupts
 from runner.env_runners import evaluation_watch
 from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of, wait_until
 from tests.support.resuming import assert_resumes_after_a_signal, overdue_at
 
-Run = Callable[..., Outcome]
 PPO = (
     "algorithm.train_batch_size_per_learner=64",
     "algorithm.minibatch_size=32",

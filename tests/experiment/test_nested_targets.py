@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from runner.experiment.trainer import Trainer
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule
 from runner.pipelines.connector import Connector
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Run, progress_of
 from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_nested_targets"
@@ -119,7 +118,7 @@ def returns_of(run_dir: Path) -> list[float]:
     return [line["env_runners/episode_return_mean"] for line in progress_of(run_dir)]
 
 
-def test_in_all_parts_of_a_run_and_after_a_resume(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_in_all_parts_of_a_run_and_after_a_resume(run_main: Run, tmp_path: Path) -> None:
     assert_command_resumes_exactly(run_main, tmp_path, *EVERYWHERE, *QUICK, iterations=(1, 2))
     assert returns_of(tmp_path / "run") == [2.5, 2.5], "rewards are clipped to one half"
 
@@ -135,7 +134,7 @@ def test_on_ray() -> None:
 
 
 @pytest.mark.slow
-def test_environments_in_processes_of_their_own(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_environments_in_processes_of_their_own(run_main: Run, tmp_path: Path) -> None:
     mode = ("env_runners.gym_env_vectorize_mode=async", "env_runners.num_envs_per_env_runner=2")
     outcome = run_main(*EVERYWHERE, *QUICK, *mode, "stop.training_iteration=1", "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
@@ -187,7 +186,7 @@ def test_static_validation_finds_faults(override: str, what: str) -> None:
 
 
 def test_checkpoints_of_others_instantiate_nothing(
-    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_main("env=cartpole", REWARD, *QUICK, "stop.training_iteration=1", "hydra.run.dir=run").code == 0
     monkeypatch.setenv("RUNNER_KEY", "another key than the one of before")

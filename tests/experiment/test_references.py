@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from runner.config.compose import compose_experiment
 from runner.config.references import Digests, with_references
 from runner.config.resolvers import find_references
 from runner.modules import ActorCriticModule
-from tests.conftest import Outcome, lines_of
+from tests.conftest import Run, lines_of
 
 HERE = "tests.experiment.test_references"
 SECRET, OTHER = "hunter2-is-secret", "hunter3-is-secret"
@@ -82,9 +81,7 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("password")
-def test_nothing_of_a_run_has_the_value(
-    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_a_run_has_the_value(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = f"hydra.run.dir={tmp_path}/outputs/one"
     outcomes = [run_main(*KEYS, *QUICK, "stop.training_iteration=2", run_dir, "tracking.extra_trackers=[csv]")]
     outcomes.append(run_main("resume", "outputs/one", "stop.training_iteration=3"))
@@ -103,7 +100,7 @@ def test_nothing_of_a_run_has_the_value(
 
 @pytest.mark.usefixtures("password")
 def test_the_same_value_resumes_exactly_and_another_one_is_reported(
-    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     common = (*KEYS, *QUICK, "tracking=none")
     assert run_main(*common, "stop.training_iteration=2", "hydra.run.dir=straight").code == 0
@@ -131,14 +128,14 @@ def test_the_same_value_resumes_exactly_and_another_one_is_reported(
         "env=a=${oc.env:SIM_PASSWORD}",
     ],
 )
-def test_messages_of_mistakes_have_the_reference(override: str, run_main: Callable[..., Outcome]) -> None:
+def test_messages_of_mistakes_have_the_reference(override: str, run_main: Run) -> None:
     outcome = run_main("validate", f"env._target_={HERE}.Guarded", "stop.training_iteration=1", override)
     assert outcome.code == 2
     assert SECRET not in outcome.out + outcome.err
 
 
 @pytest.mark.usefixtures("password")
-def test_an_environment_that_cannot_be_made(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_made(run_main: Run, tmp_path: Path) -> None:
     password = "env.env_config.password='no ${oc.env:SIM_PASSWORD}'"
     outcome = run_main(
         *KEYS, password, *QUICK, "stop.training_iteration=1", f"hydra.run.dir={tmp_path}/one", "tracking=none"

@@ -22,7 +22,7 @@ from runner.modules import ActorCriticModule
 from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import Connector
 from tests.chaos.runs import NOT_KILLED
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.learners.toy_mdps import record
 
 HERE = "tests.experiment.test_rehearsal"
@@ -111,7 +111,7 @@ def test_every_experiment(name: str, recorded: Callable[[str], Path]) -> None:
     assert any("server at port" in text for text in done.not_made) == ("external" in name)
 
 
-def test_recordings_of_another_policy_are_not_compared_with_the_module(run_main: Callable[..., Outcome]) -> None:
+def test_recordings_of_another_policy_are_not_compared_with_the_module(run_main: Run) -> None:
     two_episodes = ["algorithm.train_batch_size_per_learner=400", "env_runners.num_envs_per_env_runner=1"]
     short = ["stop.training_iteration=1", "evaluation.evaluation_interval=null", "tracking=none"]
     assert run_main("experiment=ppo_pendulum", *two_episodes, *short, "offline.output=data").code == 0
@@ -230,7 +230,7 @@ def test_all_modules_are_in_one_report() -> None:
     assert "orth" in report
 
 
-def test_the_verb(run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verb(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     good = run_main("validate", "--build", CARTPOLE)
     assert (good.code, good.err) == (0, "")
     assert good.out.startswith("ppo_cartpole: no problems\n  checked      CartPole-v1\n")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.runs import assert_equal_ends, newest_state
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Run, progress_of
 
-Run = Callable[..., Outcome]
 MakeRun = Callable[..., Path]
 TRAIN = (
     "+experiment=dqn_cartpole",

@@ -18,7 +18,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.replay_memory import BufferMemory, check_fits, check_replay_memory
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.support.problems import Including, shown_problems
 
 REPLAY = ("+experiment=a2c_replay_cartpole", "evaluation=none", "tracking=none", "stop.training_iteration=1")
@@ -40,7 +40,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_memory, "available_memory", lambda: 10_000)
 
 
-def test_what_is_told_is_what_is_taken(run_main: Callable[..., Outcome]) -> None:
+def test_what_is_told_is_what_is_taken(run_main: Run) -> None:
     told = run_main(*REPLAY, SHORT, f"{KEY}=1000", "hydra.run.dir=run")
     assert told.code == 0
     line = re.search(r"^  replay +(.*)$", told.out, flags=re.MULTILINE)
@@ -51,7 +51,7 @@ def test_what_is_told_is_what_is_taken(run_main: Callable[..., Outcome]) -> None
     assert result["replay_buffers/replay/num_bytes"] == 45_000
 
 
-def test_too_large_is_refused_before_anything_starts(run_main: Callable[..., Outcome]) -> None:
+def test_too_large_is_refused_before_anything_starts(run_main: Run) -> None:
     refused = run_main(*REPLAY, "tracking=mlflow", ENDLESS, "env_runners.num_env_runners=1")
     assert (refused.code, refused.out) == (2, "")
     (problem,) = shown_problems(refused.err)
@@ -76,9 +76,7 @@ def test_the_largest_that_fits_is_named(small_machine: None) -> None:
     check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=177"])))
 
 
-def test_a_resumed_run_is_refused_a_larger_buffer(
-    run_main: Callable[..., Outcome], copy_of_run: Callable[..., Path]
-) -> None:
+def test_a_resumed_run_is_refused_a_larger_buffer(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
     run_dir = copy_of_run(*REPLAY, SHORT)
     before = (run_dir / "result.json").read_text()
     for more in ([], ["--module-only", "hydra.run.dir=new"]):
@@ -90,7 +88,7 @@ def test_a_resumed_run_is_refused_a_larger_buffer(
 
 
 def test_a_trainer_refuses_it_and_one_that_evaluates_does_not(
-    small_machine: None, run_main: Callable[..., Outcome], finished_run: Callable[..., Path]
+    small_machine: None, run_main: Run, finished_run: Callable[..., Path]
 ) -> None:
     with pytest.raises(ConfigError, match=r"the replay buffer needs 45.0 kB"):
         Trainer.from_experiment("a2c_replay_cartpole", [f"{KEY}=1000", "env_runners.num_env_runners=1"])

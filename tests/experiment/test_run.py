@@ -15,10 +15,9 @@ from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
 from runner.experiment.run_records import continued_run
 from runner.tracking.known_run import RUN_FILE, write_known_run
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, Outcome, Run, checkpoints_of, progress_of, result_of
 from tests.support.problems import shown_problems
 
-Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
 TRAIN = (*START, "hydra.run.dir=run")
 # What issue 2 promises to be in every line.

@@ -14,9 +14,8 @@ from runner.config.errors import UserError
 from runner.experiment.run_folder import claim_run_dir, make_free_folder
 from runner.experiment.trainer import Trainer
 from runner.locks import held
-from tests.conftest import QUICK, WAIT_S, Outcome
+from tests.conftest import QUICK, WAIT_S, Run
 
-Run = Callable[..., Outcome]
 SHORT = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1")
 # The time of a run dir to the day, so that runs of a test always start "in the same moment".
 SAME_MOMENT = "hydra.run.dir=runs/${now:%Y-%m-%d}"

@@ -18,7 +18,7 @@ from tests.conftest import (
     QUICK,
     ROOT,
     WAIT_S,
-    Outcome,
+    Run,
     checkpoints_of,
     default_hangup,
     num_lines,
@@ -28,7 +28,6 @@ from tests.conftest import (
 )
 
 Start = Callable[..., subprocess.Popen[str]]
-Run = Callable[..., Outcome]
 ENDLESS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=100000", "hydra.run.dir=run")
 
 
@@ -200,7 +199,7 @@ def test_the_log_of_a_good_run_says_what_the_terminal_said(run_main: Run, tmp_pa
     assert [line for line in logged if line.startswith("    2  ")]
 
 
-def test_a_result_that_cannot_be_written_is_no_success(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_written_is_no_success(run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").mkdir(parents=True)
     outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
     assert outcome.code == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.pipelines.connector import Connector
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Run, progress_of
 from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_storable_keys"
@@ -120,7 +119,7 @@ PARTS = (
 )
 
 
-def test_a_run_with_odd_keys_everywhere_resumes_exactly(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_run_with_odd_keys_everywhere_resumes_exactly(run_main: Run, tmp_path: Path) -> None:
     assert_command_resumes_exactly(run_main, tmp_path, *ENV, *QUICK, *PARTS, iterations=(2, 3))
     checkpoint = tmp_path / "run" / "checkpoints" / "iteration_000003"
     names = config_of(read_manifest(checkpoint))["env"]["env_config"]["names"]
@@ -163,9 +162,7 @@ def test_build_finds_a_state_that_its_part_cannot_continue_from() -> None:
     ],
     ids=["before training", "after one iteration"],
 )
-def test_a_run_finds_it_early(
-    overrides: list[str], text: str, iterations: int, run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_run_finds_it_early(overrides: list[str], text: str, iterations: int, run_main: Run, tmp_path: Path) -> None:
     every = "checkpoint.every_iterations=null"
     outcome = run_main(*overrides, *QUICK, every, "stop.training_iteration=9", "hydra.run.dir=run")
     assert outcome.code == 2

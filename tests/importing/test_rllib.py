@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from runner.experiment.trainer import Trainer
 from runner.importing import Imported, import_rllib
 from runner.importing.rllib_algorithms import ALGORITHMS
 from runner.importing.rllib_config import rllib_defaults
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 CONFIGS = Path(__file__).parents[1] / "data" / "rllib_configs"
 ENVIRONMENT = {"DQN": "CartPole-v1", "PPO": "CartPole-v1", "BC": "CartPole-v1", "MARWIL": "CartPole-v1"}
@@ -358,7 +357,7 @@ def test_the_keys_tell_the_algorithm(name: str, fitting: str) -> None:
         import_rllib(CONFIGS / f"{name}.json", "CQL")
 
 
-def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_the_command(run_main: Run, tmp_path: Path) -> None:
     file = str(CONFIGS / "ppo_cartpole.json")
     shown = run_main("import", "rllib", file, "--algorithm", "PPO")
     assert shown.code == 0
@@ -374,7 +373,7 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert "--algorithm is an option of `runner new experiment` and `runner import rllib`, not of" in foreign
 
 
-def test_what_training_will_import_is_told(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_what_training_will_import_is_told(run_main: Run, tmp_path: Path) -> None:
     """Whoever made the file may have named any function: a reader sees it before training calls it."""
     values = {"env": "<class 'pandas.read_pickle'>", "env_config": {"filepath_or_buffer": "x.pkl"}}
     imported = import_rllib(write(tmp_path, values), "PPO")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.importing import import_sb3_zoo
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 PPO = """
 default: &few
@@ -176,7 +175,7 @@ def test_updates_by_episodes_and_noise_that_nobody_asks_for(tmp_path: Path) -> N
     assert config.module.fcnet_hiddens == []
 
 
-def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_the_command(run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "ppo.yml").write_text(PPO)
     shown = run_main("import", "sb3-zoo", "ppo.yml", "--env", "CartPole-v1")
     assert shown.code == 0

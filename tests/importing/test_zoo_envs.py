@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.importing import import_sb3_zoo
 from runner.importing.zoo_envs import atari_env, find_env, find_wrappers
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 SDE = {"use_sde": True, "policy_kwargs": "dict(log_std_init=-3, net_arch=[400, 300])"}
 NETS = "dict(log_std_init=-2, ortho_init=False, activation_fn=nn.ReLU, net_arch=dict(pi=[256, 256], vf=[256, 256]))"
@@ -123,7 +122,7 @@ def test_wrappers() -> None:
     assert (found, unknown) == ([{"_target_": "minigrid.wrappers.ImgObsWrapper"}], [])
 
 
-def test_what_the_import_cannot_explain_is_validated(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_what_the_import_cannot_explain_is_validated(run_main: Run, tmp_path: Path) -> None:
     write_entry(tmp_path, "ppo", "CartPole-v1", {"n_epochs": 0})
     written = run_main("import", "sb3-zoo", "ppo.yml", "--env", "CartPole-v1", "--output", "conf/experiment/mine.yaml")
     assert written.code == 0
@@ -131,7 +130,7 @@ def test_what_the_import_cannot_explain_is_validated(run_main: Callable[..., Out
     assert "# Does not validate: algorithm.num_epochs" in (tmp_path / "conf/experiment/mine.yaml").read_text()
 
 
-def test_an_environment_without_its_package_is_told_once(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_environment_without_its_package_is_told_once(run_main: Run, tmp_path: Path) -> None:
     write_entry(tmp_path, "ppo", "NoSuch-v0", {})
     written = run_main("import", "sb3-zoo", "ppo.yml", "--env", "NoSuch-v0", "--output", "mine.yaml")
     assert "no counterpart  env: no installed package is known to register NoSuch-v0" in written.out

@@ -27,7 +27,7 @@ from runner.league.league import League
 from runner.league.opponent_environments import ITSELF
 from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
 from runner.rows.matches import Match
-from tests.conftest import Outcome, marked_but
+from tests.conftest import Run, marked_but
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 from tests.support.run_views import RunAt, feature_of
 
@@ -67,7 +67,7 @@ def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
     assert expected[-1]["league/num_players"] >= 4
 
 
-def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_run_leaves_ratings_and_policies_that_play(run_main: Run, tmp_path: Path) -> None:
     arguments = ("+experiment=ppo_league_tictactoe", *SMALL, "hydra.run.dir=run", "stop.training_iteration=4")
     outcome = run_main(*arguments)
     assert outcome.code == 0, outcome.err
@@ -85,9 +85,7 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     assert "scores between players" in (tmp_path / "page.html").read_text()
 
 
-def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
-    run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_run_is_evaluated_against_another_run_and_a_policy_file(run_main: Run, tmp_path: Path) -> None:
     arguments = ("+experiment=ppo_league_tictactoe", *SMALL)
     assert run_main(*arguments, "hydra.run.dir=one", "stop.training_iteration=1").code == 0
     assert run_main(*arguments, "hydra.run.dir=two", "stop.training_iteration=2", "seed=5").code == 0
@@ -122,9 +120,7 @@ PURSUIT = (
 
 
 @pytest.mark.slow
-def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs(
-    run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs(run_main: Run, tmp_path: Path) -> None:
     assert run_main(*PURSUIT, "hydra.run.dir=one", "stop.training_iteration=1").code == 0
     assert run_main(*PURSUIT, "hydra.run.dir=two", "stop.training_iteration=2", "seed=5").code == 0
     outcome = run_main("evaluate", "one", "--against", "two", "evaluation.evaluation_duration=20")
@@ -277,7 +273,7 @@ def policy_of_a_pole(finished_run: Callable[..., Path], tmp_path_factory: pytest
 
 
 def test_a_policy_file_for_other_agents_is_refused_at_the_start(
-    run_main: Callable[..., Outcome], policy_of_a_pole: Path, tmp_path: Path
+    run_main: Run, policy_of_a_pole: Path, tmp_path: Path
 ) -> None:
     small = [*SMALL, f"league.fixed.old={policy_of_a_pole}", f"hydra.run.dir={tmp_path / 'run'}"]
     outcome = run_main("+experiment=ppo_league_tictactoe", *small)
@@ -296,7 +292,7 @@ def test_a_policy_file_for_other_agents_is_refused_at_the_start(
 
 
 def test_an_opponent_for_other_agents_is_told_by_its_option(
-    run_main: Callable[..., Outcome], policy_of_a_pole: Path, tmp_path: Path
+    run_main: Run, policy_of_a_pole: Path, tmp_path: Path
 ) -> None:
     small = [*SMALL, "hydra.run.dir=run", "stop.training_iteration=1"]
     assert run_main("+experiment=ppo_league_tictactoe", *small).code == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +27,11 @@ from runner.learners.cql import CQLLoss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
 from runner.testing.module_learner import ModuleLearner
-from tests.conftest import QUICK, ROOT, Outcome, run_process
+from tests.conftest import QUICK, ROOT, Run, run_process
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
 from tests.learners.offline_modules import make, recorded_rows
 from tests.support.resuming import assert_resumes_exactly
 
-Run = Callable[..., Outcome]
 # Torch's code generator imports what torch itself has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 

@@ -18,7 +18,7 @@ from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.modules.observation_encoder import CNN
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.support.forging import rewrite_manifest
 from tests.support.resuming import assert_command_resumes_exactly
 
@@ -126,7 +126,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_checkpoint_of_flattened_images(run_main: Callable[..., Outcome], flat_run: Path, name: str) -> None:
+def test_a_checkpoint_of_flattened_images(run_main: Run, flat_run: Path, name: str) -> None:
     refused = run_main(*COMMANDS[name])
     assert refused.code == 2
     assert FIX in " ".join(refused.err.split())
@@ -135,9 +135,7 @@ def test_a_checkpoint_of_flattened_images(run_main: Callable[..., Outcome], flat
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "export", "resume"])
-def test_flat_does_not_fit_a_checkpoint_with_a_cnn(
-    run_main: Callable[..., Outcome], copy_of_run: Callable[..., Path], verb: str
-) -> None:
+def test_flat_does_not_fit_a_checkpoint_with_a_cnn(run_main: Run, copy_of_run: Callable[..., Path], verb: str) -> None:
     copy_of_run(*CHANNELS_FIRST, "stop.training_iteration=1")
     outcome = run_main(*COMMANDS[verb], "module.image_layout=flat")
     assert outcome.code == 2
@@ -145,9 +143,7 @@ def test_flat_does_not_fit_a_checkpoint_with_a_cnn(
     assert FIX not in " ".join(outcome.err.split())
 
 
-def test_an_explicit_layout_of_a_checkpoint_cannot_change(
-    run_main: Callable[..., Outcome], copy_of_run: Callable[..., Path]
-) -> None:
+def test_an_explicit_layout_of_a_checkpoint_cannot_change(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
     copy_of_run(*CHANNELS_FIRST, "module.image_layout=flat", "stop.training_iteration=1")
     outcome = run_main("evaluate", "run", "module.image_layout=auto")
     assert outcome.code == 2
@@ -158,7 +154,7 @@ def test_an_explicit_layout_of_a_checkpoint_cannot_change(
 # -- resumed runs ----------------------------------------------------------------------------------------------------
 
 
-def resumes_exactly(run_main: Callable[..., Outcome], folder: Path, *overrides: str) -> None:
+def resumes_exactly(run_main: Run, folder: Path, *overrides: str) -> None:
     """Compare a run of two iterations with a run that is stopped after the first and resumed."""
     assert_command_resumes_exactly(run_main, folder, *CHANNELS_FIRST, *overrides, iterations=(1, 2))
     parameters = [
@@ -172,13 +168,13 @@ def resumes_exactly(run_main: Callable[..., Outcome], folder: Path, *overrides: 
         np.testing.assert_array_equal(second[name], value)
 
 
-def test_channels_first_resumes_exactly(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_channels_first_resumes_exactly(run_main: Run, tmp_path: Path) -> None:
     resumes_exactly(run_main, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_channels_first_resumes_exactly_with_a_remote_env_runner(
-    run_main: Callable[..., Outcome], tmp_path: Path, ray_cluster: None
+    run_main: Run, tmp_path: Path, ray_cluster: None
 ) -> None:
     resumes_exactly(run_main, tmp_path, "env_runners.num_env_runners=1")

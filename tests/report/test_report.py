@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,10 +22,8 @@ from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
 from runner.tracking.known_run import write_known_run
-from tests.conftest import QUICK, Outcome, run_process
+from tests.conftest import QUICK, Run, run_process
 from tests.report.folders import EVIL, METRIC, progress_line, replay_line, write_everything, write_run, write_sweep
-
-Run = Callable[..., Outcome]
 
 
 def page_of(folder: Path) -> Page:

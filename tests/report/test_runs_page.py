@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 
 from runner.report.runs_page import runs_page
 from runner.report.runs_record import BROKEN, RunEntry, RunsRecord, read_runs
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.report.browser import BROWSER, NAMES, browser_page
 from tests.report.folders import EVIL, METRIC, progress_line, write_run
 
-Run = Callable[..., Outcome]
 STEPS = "num_env_steps_sampled_lifetime"
 FINISHED = {"status": "finished", "stop_reason": "mean return 100 >= 100"}
 

@@ -24,7 +24,7 @@ from runner.pages.page import Page
 from runner.report import watch_server
 from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep, WatchServer
 from runner.tracking.progress_log import ProgressLog, write_result
-from tests.conftest import QUICK, WAIT_S, Outcome, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, wait_until
 from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
 
 
@@ -331,7 +331,7 @@ def test_a_real_run_is_followed_until_ctrl_c(
         (["run", "--output", "page.html"], "--output has no effect with --watch"),
     ],
 )
-def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_mistakes(run_main: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
     write_run(tmp_path / "run", [progress_line(1)])
     (tmp_path / "empty").mkdir()
     outcome = run_main("report", *arguments, "--watch")
@@ -339,7 +339,7 @@ def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, arguments: l
     assert message in outcome.err
 
 
-def test_a_port_that_is_taken(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_port_that_is_taken(run_main: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", [progress_line(1)])
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, WAIT_S, Outcome, addresses_of, num_lines, wait_until
+from tests.conftest import ROOT, WAIT_S, Run, addresses_of, num_lines, wait_until
 from tests.rllink.test_recording_agents import recorded_in
 
 CLIENT = Path(__file__).parent / "agents_client.py"
@@ -94,9 +93,7 @@ def test_what_the_server_acted_in_is_recorded(processes: Processes, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_recorded_inspected_converted_and_cloned(
-    run_main: Callable[..., Outcome], processes: Processes, tmp_path: Path
-) -> None:
+def test_recorded_inspected_converted_and_cloned(run_main: Run, processes: Processes, tmp_path: Path) -> None:
     data, log, num_recorded = record(processes, tmp_path, "client")
     inspected = run_main("inspect", str(data))
     assert inspected.code == 0

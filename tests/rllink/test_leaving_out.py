@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from runner.config.errors import ConfigError
 from runner.config.rllink import name_records, parse_records
 from runner.config.validation import build_experiment_config
 from runner.rllink.client.frames import FrameReader, frame
-from tests.conftest import Outcome, addresses_of, progress_of, result_of
+from tests.conftest import Run, addresses_of, progress_of, result_of
 from tests.rllink.conftest import EXPERIMENT, OFF, Connect, Serve, episode, hello, part
 
 SMALL = (
@@ -48,7 +47,7 @@ def send_all(run_dir: Path, acknowledged: list[Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-def test_a_batch_that_spoils_the_loss_is_left_out(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_batch_that_spoils_the_loss_is_left_out(run_main: Run, tmp_path: Path) -> None:
     acknowledged: list[Any] = []
     client = threading.Thread(target=send_all, args=(tmp_path / "run", acknowledged))
     client.start()

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, WAIT_S, Outcome, addresses_of
+from tests.conftest import ROOT, WAIT_S, Run, addresses_of
 from tests.rllink.conftest import EXPERIMENT
 
 BOX = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
@@ -50,7 +49,7 @@ def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: s
         build_experiment_config(compose_experiment(overrides, None))
 
 
-def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
+def test_an_address_that_is_taken(run_main: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = run_main(EXPERIMENT, f"env.port={port}", "hydra.run.dir=run", "tracking=none")

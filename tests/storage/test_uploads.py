@@ -21,10 +21,9 @@ from runner.config.paths import local_copy_of
 from runner.experiment.run_records import RunRecords
 from runner.storage import uploads
 from runner.storage.stored_files import open_store, run_dir_of, url_of_run
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, lines_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, lines_of, wait_until
 from tests.support.problems import Including, assert_error, shown_problems
 
-Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK, "checkpoint.every_iterations=2", "checkpoint.keep_best=0")
 REPLAY = (
     *("+experiment=dqn_cartpole", "tracking=none", "evaluation.evaluation_interval=null", "module.fcnet_hiddens=[8]"),

@@ -14,10 +14,9 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest, save_checkpoint
 from runner.experiment.trainer import Trainer
-from tests.conftest import Outcome, checkpoints_of, lines_of, num_lines, result_of, without_times
+from tests.conftest import Outcome, Run, checkpoints_of, lines_of, num_lines, result_of, without_times
 
 Results = list[dict[str, Any]]
-RunMain = Callable[..., Outcome]
 
 
 def train(trainer: Trainer, num_iterations: int) -> Results:
@@ -86,7 +85,7 @@ def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def assert_command_resumes_exactly(
-    run_main: RunMain, folder: Path, *arguments: str, iterations: tuple[int, int], resume: Sequence[str] = ()
+    run_main: Run, folder: Path, *arguments: str, iterations: tuple[int, int], resume: Sequence[str] = ()
 ) -> Outcome:
     """Compare a run without a stop, in the folder `straight`, with the run `run`, which stops and is resumed.
 
@@ -123,9 +122,7 @@ def overdue_at(call: int, otherwise: Callable[..., bool]) -> Callable[..., bool]
     return is_overdue
 
 
-def assert_resumes_after_a_signal(
-    run_main: RunMain, folder: Path, *start: str, module: Any, call: int, place: str
-) -> None:
+def assert_resumes_after_a_signal(run_main: Run, folder: Path, *start: str, module: Any, call: int, place: str) -> None:
     """End a run of four iterations by a SIGTERM, resume it, and compare it with one without a stop, bit for bit.
 
     Args:

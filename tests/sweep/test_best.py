@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.sweep.space import Combination
 from runner.sweep.trials import SweepFolder
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 RETURN = "env_runners/episode_return_mean"
 FIXED = [
     *("+experiment=ppo_cartpole", "evaluation=none", "stop.env_runners.episode_return_mean=300", "sweep=random"),
     *("module.fcnet_hiddens=[64,64]", "sweep.num_samples=2", "algorithm.grad_clip=null"),
 ]
-Run = Callable[..., Outcome]
 
 
 def make_sweep(path: Path, trials: list[tuple[Combination, float | None]], fixed: list[str] = FIXED) -> SweepFolder:

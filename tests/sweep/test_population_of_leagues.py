@@ -13,7 +13,7 @@ import pytest
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.sweep.trials import SweepFolder
-from tests.conftest import Outcome, progress_of, wait_until
+from tests.conftest import Run, progress_of, wait_until
 from tests.league.test_league_runs import SMALL
 from tests.sweep.test_sweeps import trials_of
 
@@ -34,7 +34,7 @@ COMMAND = (
 
 @pytest.mark.slow
 def test_trials_take_over_leagues_and_survive_a_kill(
-    start_main: Callable[..., subprocess.Popen[str]], run_main: Callable[..., Outcome], tmp_path: Path
+    start_main: Callable[..., subprocess.Popen[str]], run_main: Run, tmp_path: Path
 ) -> None:
     folder = tmp_path / "outputs" / "ppo_league_tictactoe" / "sweeps" / "s"
     first = start_main(*COMMAND)

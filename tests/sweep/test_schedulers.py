@@ -25,7 +25,7 @@ from runner.sweep.space import Interval, SearchSpace, read_search_space
 from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial
-from tests.conftest import QUICK, Outcome, progress_of, wait_until
+from tests.conftest import QUICK, Run, progress_of, wait_until
 from tests.sweep.test_sweeps import trials_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Tune warns about its own future
@@ -144,7 +144,7 @@ SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain"
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_killed_population_goes_on(
-    start_main: Callable[..., subprocess.Popen[str]], run_main: Callable[..., Outcome], tmp_path: Path
+    start_main: Callable[..., subprocess.Popen[str]], run_main: Run, tmp_path: Path
 ) -> None:
     command = (
         *(
@@ -194,7 +194,7 @@ def check_mlflow(tmp_path: Path, folder: Path, mutations: list[dict[str, Any]]) 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_pb2_in_step(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(
         *(*SWEEP, "tracking.mlflow=false", "sweep=pb2", "sweep.num_samples=4", "sweep.perturbation_interval=1024"),
         *("algorithm.lr=tag(log,interval(1e-5,1e-2))", "algorithm.gamma=interval(0.9,0.99)"),
@@ -224,7 +224,7 @@ def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "stop.num_env_steps_sampled_lifetime=null"], "perturbation_interval"),
     ],
 )
-def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_mistakes(run_main: Run, tmp_path: Path, overrides: list[str], message: str) -> None:
     outcome = run_main(*SWEEP, *overrides)
     assert outcome.code == 2
     assert message in outcome.err

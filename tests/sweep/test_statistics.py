@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from runner.report.sweep_record import read_sweep
 from runner.sweep.display import SweepDisplay
 from runner.sweep.statistics import estimate, estimate_curve, group_by_combination, rank, rank_folder
 from runner.sweep.trials import SweepFolder, Trial, pareto_front
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 MAYBE = NUMBERS | st.just(math.nan)
@@ -185,7 +185,7 @@ def test_without_values_there_is_no_best_trial() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 450.0])
-def test_all_views_agree(run_main: Callable[..., Outcome], tmp_path: Path, target: float | None) -> None:
+def test_all_views_agree(run_main: Run, tmp_path: Path, target: float | None) -> None:
     searched = {
         "overrides": ["+experiment=ppo_cartpole"],
         "space": {"algorithm.lr": ["1e-3", "3e-3"], "seed": ["0", "1"]},

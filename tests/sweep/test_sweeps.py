@@ -15,13 +15,12 @@ import pytest
 
 from runner.locks import held, owner_of
 from runner.sweep.trials import SweepFolder
-from tests.conftest import QUICK, WAIT_S, Outcome, progress_of, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, progress_of, result_of, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
 
 SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain", "sweep.name=s")
 FAULTY = ("env.env=null", "env._target_=tests.support.environments.Faulty")
-Run = Callable[..., Outcome]
 
 
 def trials_of(folder: Path) -> dict[int, dict[str, Any]]:

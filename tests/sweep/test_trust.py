@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from runner.checkpoints.trust import UntrustedError
 from runner.config.signatures import SIGNATURE
 from runner.sweep.space import Choices, SearchSpace
 from runner.sweep.trials import SweepFolder, check_trials
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.report.folders import write_sweep
 
 SPACE = SearchSpace((), (Choices("algorithm.lr", ("1e-3", "1e-4")),), ("0", "1"))
@@ -54,7 +53,7 @@ def test_a_trial_sets_only_what_is_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, "../../elsewhere", True, 1.5, None])
-def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Outcome], number: object) -> None:
+def test_the_number_of_a_trial_names_no_other_folder(run_main: Run, number: object) -> None:
     folder = write_sweep(Path("s"), {"seed": ["0"]}, [{"combination": {"seed": "0"}}])
     line = json.loads((folder / "trials.jsonl").read_text().splitlines()[0])
     (folder / "trials.jsonl").write_text(json.dumps({**line, "number": number}) + "\n")
@@ -80,7 +79,7 @@ def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Out
     ],
 )
 def test_the_best_trial_of_somebody_else(
-    run_main: Callable[..., Outcome], combination: dict[str, str], overrides: list[str], told: str
+    run_main: Run, combination: dict[str, str], overrides: list[str], told: str
 ) -> None:
     folder_with(Path("s"), combination, overrides)
     without_signatures(Path("s"))
@@ -92,7 +91,7 @@ def test_the_best_trial_of_somebody_else(
     assert run_main(*command, "--trust").code == 0
 
 
-def test_the_name_of_a_sweep_adds_no_line_to_the_file(run_main: Callable[..., Outcome]) -> None:
+def test_the_name_of_a_sweep_adds_no_line_to_the_file(run_main: Run) -> None:
     folder_with(Path("s"), {"seed": "1"})
     described = json.loads(Path("s/sweep.json").read_text())
     Path("s/sweep.json").write_text(json.dumps({**described, "experiment": "x\nalgorithm: {loss: strange.Loss}"}))

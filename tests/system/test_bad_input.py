@@ -12,11 +12,10 @@ import torch
 
 from runner.checkpoints import load_checkpoint
 from runner.config.errors import ConfigError, Problem
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of
 from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems
 
-Run = Callable[..., Outcome]
 MakeRun = Callable[..., Path]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
 TWO_CHECKPOINTS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2", "checkpoint.every_iterations=1")

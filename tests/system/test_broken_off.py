@@ -13,10 +13,9 @@ import pytest
 
 from runner import interrupts
 from runner.experiment import trainer as trainer_module
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, marked_but, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, marked_but, result_of, wait_until
 from tests.support.resuming import assert_resumes_after_a_signal
 
-Run = Callable[..., Outcome]
 _SHORT = ("tracking=none", "evaluation.evaluation_interval=null", "stop.env_runners.episode_return_mean=1000")
 STARTS = {
     "ppo": ("+experiment=ppo_cartpole", *QUICK),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from runner.env_runners.acting_pass import ActingPass
 from runner.experiment.env_runner_builder import make_env_runner
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, ROOT, Outcome, without_times
+from tests.conftest import QUICK, ROOT, Run, without_times
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
@@ -90,7 +89,7 @@ def results_of(experiment: str, num_iterations: int, *overrides: str) -> list[di
 
 
 @pytest.fixture
-def pendulum(run_main: Callable[..., Outcome], tmp_path: Path) -> Path:
+def pendulum(run_main: Run, tmp_path: Path) -> Path:
     """Recorded episodes of Pendulum."""
     outcome = run_main("+experiment=ppo_pendulum", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
     assert outcome.code == 0, outcome.err
@@ -117,7 +116,7 @@ def test_pre_learners_compute_on_their_gpu(ray_cluster: None) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_run_goes_on_from_its_checkpoint(run_main: Callable[..., Outcome], tmp_path: Path, device: str) -> None:
+def test_a_run_goes_on_from_its_checkpoint(run_main: Run, tmp_path: Path, device: str) -> None:
     train = ("+experiment=ppo_cartpole", *QUICK, "learners.device=cuda")
     assert run_main(*train, "hydra.run.dir=run", "stop.training_iteration=1").code == 0
     outcome = run_main("resume", "run", "stop.training_iteration=3", f"learners.device={device}")

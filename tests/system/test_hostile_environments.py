@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +13,10 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Outcome, Run, progress_of
 from tests.offline.reading.test_column_types import BASE, READABLE, UNREADABLE
 from tests.support.hostile_environments import Images, OddTypes
 
-Run = Callable[..., Outcome]
 ROOM = "tests.support.hostile_environments"
 SMALL = (
     *("algorithm.train_batch_size_per_learner=80", "algorithm.minibatch_size=40", "algorithm.num_epochs=1"),

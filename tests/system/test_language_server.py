@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 PACKAGE = "yaml-language-server@1.25.0"
 CURSOR = "|"
@@ -107,7 +107,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageServer]
 
 
 @pytest.fixture
-def file(tmp_path: Path, run_main: Callable[..., Outcome]) -> Path:
+def file(tmp_path: Path, run_main: Run) -> Path:
     """An experiment file made by `new experiment`."""
     assert run_main("new", "experiment", "mine", "--env", "CartPole-v1", "--algorithm", "dqn").code == 0
     return tmp_path / "conf" / "experiment" / "mine.yaml"

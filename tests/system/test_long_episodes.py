@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.replayed_actions import ReplayedActions
 from runner.env_runners.vector_envs import SyncEnvironments
-from tests.conftest import Outcome, checkpoints_of, progress_of
+from tests.conftest import Run, checkpoints_of, progress_of
 from tests.support.endless import Endless, EndlessAgents
 
-Run = Callable[..., Outcome]
 START = (
     "algorithm.train_batch_size_per_learner=64",
     "algorithm.minibatch_size=32",

@@ -13,7 +13,7 @@ import pytest
 
 from runner.config.errors import Problem, RunFailure
 from runner.experiment.trainer import Trainer
-from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import Run, checkpoints_of, progress_of, result_of, without_times
 from tests.support.problems import shown_problems, without_node
 from tests.system.test_several_learners import BC, PPO
 
@@ -129,7 +129,7 @@ def test_a_learner_that_raises_is_not_started_again(dying: Callable[..., list[st
 
 @pytest.mark.slow
 def test_the_run_ends_when_its_restarts_are_used_up(
-    run_main: Callable[..., Outcome],
+    run_main: Run,
     tmp_path: Path,
     dying: Callable[..., list[str]],
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.environments import MultiAgentCartPole
 from runner.environments.misbehaving import Crash, CrashAndStall
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, Outcome, result_of, without_times
+from tests.conftest import QUICK, Run, result_of, without_times
 from tests.support.environments import MatchDiscrete
 
-Run = Callable[..., Outcome]
 RESTARTS, ASYNC = "env_runners.restart_failed_sub_environments=true", "env_runners.gym_env_vectorize_mode=async"
 SYNC = "env_runners.gym_env_vectorize_mode=sync"
 NUM_EPISODES = "num_episodes_lifetime"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from runner.learners.gradients import average_gradients
 from runner.module_building import build_modules, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
-from tests.conftest import QUICK, Outcome, without_times
+from tests.conftest import QUICK, Run, without_times
 from tests.support.coded_agents import make_coded_run
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
@@ -158,7 +157,7 @@ def _without_ppo() -> list[str]:
 # -- other runs' modules -----------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_begins_with_modules_that_shared_parameters(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_new_run_begins_with_modules_that_shared_parameters(run_main: Run, tmp_path: Path) -> None:
     arguments = (f"+experiment={AGENTS}", *QUICK, "stop.training_iteration=1")
     outcome = run_main(*arguments, *ENCODER, "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
@@ -192,7 +191,7 @@ def test_mistakes_that_show_when_parts_are_built(overrides: tuple[str, ...], mes
         build_modules(config)
 
 
-def test_modules_that_act_together_are_not_exported(run_main: Callable[..., Outcome]) -> None:
+def test_modules_that_act_together_are_not_exported(run_main: Run) -> None:
     together = f"{KEY}={{_target_: {MODULES}.ActsTogether}}"
     assert (
         run_main(f"+experiment={AGENTS}", *QUICK, together, "stop.training_iteration=1", "hydra.run.dir=run").code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.environments import MultiAgentCartPole
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
-from tests.conftest import QUICK, Outcome, marked_but, progress_of, without_times
+from tests.conftest import QUICK, Run, marked_but, progress_of, without_times
 from tests.support.resuming import (
     assert_command_resumes_exactly,
     assert_resumes_exactly,
@@ -54,7 +53,7 @@ def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_the_command_line_resumes_and_evaluates(run_main: Run, tmp_path: Path) -> None:
     arguments = (f"+experiment={CARTPOLES}", *QUICK, "evaluation.evaluation_interval=2")
     assert_command_resumes_exactly(run_main, tmp_path, *arguments, iterations=(2, 3))
     assert progress_of(tmp_path / "run")[1]["evaluation/env_runners/num_episodes"] == 10

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.system.test_own_environments"
@@ -32,7 +31,7 @@ OWN = (
 
 
 def test_stopped_and_resumed_is_straight_and_its_policy_is_evaluated_and_recorded(
-    run_main: Callable[..., Outcome], tmp_path: Path
+    run_main: Run, tmp_path: Path
 ) -> None:
     assert_command_resumes_exactly(run_main, tmp_path, *OWN, iterations=(2, 4))
     evaluated = run_main("evaluate", "run", "evaluation.evaluation_duration=3")
@@ -45,6 +44,6 @@ def test_stopped_and_resumed_is_straight_and_its_policy_is_evaluated_and_recorde
 
 
 @pytest.mark.ray
-def test_a_remote_env_runner(run_main: Callable[..., Outcome], ray_cluster: None) -> None:
+def test_a_remote_env_runner(run_main: Run, ray_cluster: None) -> None:
     outcome = run_main(*OWN, "env_runners.num_env_runners=1", "stop.training_iteration=1")
     assert outcome.code == 0, outcome.err

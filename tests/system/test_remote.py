@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,12 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.experiment.trainer import Trainer
 from runner.pipelines.mean_std_filter import Moments
 from runner.streams import integer_seed
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, Run, checkpoints_of, progress_of, result_of
 from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems, without_node
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
-Run = Callable[..., Outcome]
 NUM_ENVS = 2
 # The first reset of the first sub-environment of env runner 1, before any restart.
 VICTIM = integer_seed(0, "env_runner", 1, 0, 0, 0)

@@ -22,7 +22,7 @@ from runner.experiment.trainer import Trainer
 from tests.conftest import (
     QUICK,
     WAIT_S,
-    Outcome,
+    Run,
     checkpoints_of,
     lines_of,
     num_lines,
@@ -34,7 +34,6 @@ from tests.conftest import (
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 from tests.support.resuming import assert_command_resumes_exactly, assert_resumes_exactly
 
-Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK)
 IDS = ("batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env")

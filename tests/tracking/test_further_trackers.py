@@ -6,7 +6,7 @@ import csv
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from runner.tracking import further_trackers
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
-from tests.conftest import QUICK, Outcome, progress_of
+from tests.conftest import QUICK, Run, progress_of
 
 RUN = ("+experiment=ppo_cartpole", *QUICK, "tracking.extra_trackers=[tensorboard,csv]", "hydra.run.dir=run")
 
@@ -47,7 +47,7 @@ def scalars_of(folder: Path) -> dict[str, dict[int, float]]:
     return found
 
 
-def test_every_tracker_has_what_the_run_has(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_every_tracker_has_what_the_run_has(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*RUN, "stop.training_iteration=3", "evaluation.evaluation_interval=2")
     assert outcome.code == 0, outcome.err
     outcome = run_main("resume", "run", "stop.training_iteration=5")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from runner.offline.codecs.layout import Spaces, layout_of
 from runner.offline.codecs.numpy_msgpack import read_space
 from runner.offline.codecs.rllib_episode_states import describe_space, episodes_to_items
 from runner.offline.writing.writer import EpisodeWriter, prepare_output
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.offline.blocks import ListedInfos, blocks, flat_block
 from tests.offline.recorded import read, source_of
 
@@ -168,7 +167,7 @@ def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any], mess
         prepare_output(OfflineConfig(output=str(tmp_path), output_episode_format="rllib", **options))
 
 
-def test_record_and_convert(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_record_and_convert(run_main: Run, tmp_path: Path) -> None:
     trained = run_main("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", "hydra.run.dir=run")
     assert trained.code == 0, trained.err
     five = ("record", "run", "evaluation.evaluation_duration=5", "evaluation.explore=true")

@@ -34,11 +34,10 @@ from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
-from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
+from tests.conftest import QUICK, ROOT, Run, progress_of, result_of, without_times
 from tests.offline.problems import config_error, data_error, does_not_fit, no_path, no_trajectories
 from tests.support.problems import assert_error
 
-Run = Callable[..., Outcome]
 KEY = "evaluation.offline_evaluation_"
 EVERY_TYPE = f"{KEY}type=[eval_loss,{','.join(METHODS)}]"
 SMALL_Q = f"{KEY}q_model_config={{num_updates: 20, network: {{fcnet_hiddens: [8]}}}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, ROOT, Outcome
+from tests.conftest import QUICK, ROOT, Run
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"
 KEY = "evaluation.offline_evaluation_"
 HELD_OUT = (f"{KEY}input_={RECORDED}", f"{KEY}interval=1", *QUICK)
-Run = Callable[..., Outcome]
 
 
 def weighted_returns(trainer: Trainer, agent: str, module_id: str, gamma: float) -> Iterator[tuple[float, float]]:

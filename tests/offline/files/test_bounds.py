@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline import open_source
 from runner.offline.files import input_files
 from runner.offline.files.data_error import DataError
-from tests.conftest import ROOT, WAIT_S, Outcome
+from tests.conftest import ROOT, WAIT_S, Run
 
 # Peak of `inspect` on a good small file is 0.3 GB.
 _MOST_MEMORY_KB = 700_000
@@ -134,7 +134,7 @@ def test_the_option_raises_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("column", ["obs", "new_obs", "rewards", "eps_id"])
-def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run_main: Callable[..., Outcome]) -> None:
+def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run_main: Run) -> None:
     columns: dict[str, list[object]] = {
         "obs": [[1.0], [2.0]],
         "actions": [0, 1],
@@ -152,7 +152,7 @@ def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run
     assert column in outcome.err
 
 
-def test_numbers_beyond_64_bits_are_described(tmp_path: Path, run_main: Callable[..., Outcome]) -> None:
+def test_numbers_beyond_64_bits_are_described(tmp_path: Path, run_main: Run) -> None:
     columns = {"obs": [[1.0]] * 2, "rewards": [0.0] * 2, "eps_id": ["a"] * 2, "terminated": [False, True]}
     outcome = run_main("inspect", str(table(tmp_path, actions=pa.array([2**64 - 1] * 2, pa.uint64()), **columns)))
     assert (outcome.code, outcome.err) == (0, "")

@@ -21,7 +21,7 @@ import pytest
 from runner.config.errors import ConfigError, Problem
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.episode_format import episodes_to_table
-from tests.conftest import Outcome, checkpoints_of
+from tests.conftest import Outcome, Run, checkpoints_of
 from tests.offline.blocks import flat_block
 from tests.offline.problems import (
     OTHER_SHAPE,
@@ -56,8 +56,6 @@ from tests.offline.problems import (
 )
 from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, record
 from tests.support.problems import assert_error
-
-Run = Callable[..., Outcome]
 
 
 def changed(block: ColumnBlock, **columns: object) -> ColumnBlock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +25,7 @@ from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
-from tests.conftest import Outcome
+from tests.conftest import Run
 
 _NUM_ROWS = 6
 _DAY, _NOON = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 12)
@@ -380,7 +380,7 @@ def test_names_of_other_model_outputs_are_taken(tmp_path: Path) -> None:
     assert "action_mask" in source.layout.columns
 
 
-def test_features_and_mistakes_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_features_and_mistakes_on_the_command_line(run_main: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table(_features() | {"actions": BASE["actions"]}), tmp_path / "steps.parquet")
     outcome = run_main("inspect", "steps.parquet", "offline.input_read_schema.obs=[x,y]")
     assert outcome.code == 0, outcome.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,12 @@ from runner.offline.reading.inspection_report import plain_report
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.offline.writing.writer import EpisodeWriter
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, Run
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"
 TABLE = pq.read_table(RECORDED)
 AGENTS = ("agent_0", "agent_1")
 CONVERTED: list[dict[str, Any]] = [{"output_write_episodes": False}, {"output_episode_format": "rllib"}]
-Run = Callable[..., Outcome]
 
 
 def rows_of(path: Path | str, agent: str, **options: Any) -> ColumnBlock:

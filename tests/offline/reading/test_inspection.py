@@ -21,7 +21,7 @@ from runner.offline.codecs.layout import Spaces
 from runner.offline.reading.inspection import Distribution, inspect_data
 from runner.offline.reading.inspection_report import print_report
 from runner.offline.writing.writer import EpisodeWriter
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.offline.blocks import flat_block
 from tests.offline.problems import no_path
 from tests.support.problems import shown_problems
@@ -89,7 +89,7 @@ def test_nested_columns_images_and_values_that_are_not_finite(tmp_path: Path) ->
     assert found.first_rows[0]["obs/image"] == "uint8[8, 8]"
 
 
-def test_the_page(run_main: Callable[..., Outcome], folder: Path, assert_golden: Golden) -> None:
+def test_the_page(run_main: Run, folder: Path, assert_golden: Golden) -> None:
     outcome = run_main("inspect", "expert")
     assert outcome.code == 0, outcome.err
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -107,7 +107,7 @@ def test_on_a_terminal(folder: Path) -> None:
     assert "action_logp" in file.getvalue()
 
 
-def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_path: Path) -> None:
+def test_json_and_a_schema(run_main: Run, folder: Path, tmp_path: Path) -> None:
     outcome = run_main("inspect", "expert", "--json")
     content = json.loads(outcome.out)
     assert (content["episodes"], content["steps"]) == (6, 49)
@@ -138,9 +138,7 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
     ],
     ids=["missing", "nothing", "twice"],
 )
-def test_mistakes(
-    run_main: Callable[..., Outcome], folder: Path, tmp_path: Path, arguments: list[str], expected: Problem
-) -> None:
+def test_mistakes(run_main: Run, folder: Path, tmp_path: Path, arguments: list[str], expected: Problem) -> None:
     outcome = run_main("inspect", *arguments)
     assert outcome.code == 2
     assert shown_problems(outcome.err, tmp_path) == [expected]

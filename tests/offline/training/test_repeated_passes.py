@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.validation import build_experiment_config
 from runner.offline.reading.source import data_set_of, data_set_of_config, open_source, recorded_data_set, start_text
 from runner.offline.training.repeated_passes import PipelineMonitor
-from tests.conftest import ROOT, Outcome, progress_of, result_of
+from tests.conftest import ROOT, Run, progress_of, result_of
 from tests.offline.blocks import flat_block
 from tests.offline.recorded import record
 
@@ -161,9 +160,7 @@ def test_what_is_told_before_ray_starts(more: tuple[str, ...], text: str) -> Non
 
 @pytest.mark.slow
 @ray_test
-def test_a_run_shows_and_records_what_it_reads(
-    ray_cluster: None, run_main: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_run_shows_and_records_what_it_reads(ray_cluster: None, run_main: Run, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     held_out, run_dir = tmp_path / "held_out", tmp_path / "outputs" / "run"

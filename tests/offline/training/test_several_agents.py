@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from runner.experiment.trainer import Trainer
 from runner.learners.train_batch import TrainBatch
 from runner.offline.training.data_of_modules import ReaderOfModules
 from runner.offline.writing.conversion import convert
-from tests.conftest import ROOT, Outcome, without_times
+from tests.conftest import ROOT, Run, without_times
 from tests.offline.problems import config_error, data_error, does_not_fit, mixed_episodes, of_a_single_agent
 from tests.support.problems import assert_error
 
@@ -36,7 +36,6 @@ SMALL = (
     "~stop.evaluation.env_runners.episode_return_mean",
 )
 SWAPPED = "multi_agent.agent_to_module={agent_0: p1, agent_1: p0}"
-Run = Callable[..., Outcome]
 
 
 class Pendulums(MultiAgentEnv):

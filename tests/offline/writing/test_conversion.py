@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.writing.conversion import ConversionReport, convert
 from runner.offline.writing.writer import EpisodeWriter
-from tests.conftest import Outcome
+from tests.conftest import Run
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
 from tests.offline.problems import config_error, data_error, does_not_fit, has_data
 from tests.offline.recorded import read, source_of
@@ -99,7 +98,7 @@ def test_rows_that_vanish_are_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- the verb -------------------------------------------------------------------------------------
 
 
-def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_convert_on_the_command_line(run_main: Run, tmp_path: Path) -> None:
     block = flat_block([5, 3, 8, 2])
     table = block_to_steps(block).replace_schema_metadata(None).drop_columns(["new_obs", "action_logp"])
     names = {"obs": "o_t", "actions": "a_t", "rewards": "r_t", "terminateds": "d_t"}
@@ -145,7 +144,7 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     assert not (tmp_path / "y").exists()
 
 
-def test_convert_with_keys_instead_of_arguments(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_convert_with_keys_instead_of_arguments(run_main: Run, tmp_path: Path) -> None:
     """This spelling still works, and prints the new one."""
     (tmp_path / "table").mkdir()
     pq.write_table(block_to_steps(flat_block([5, 3])), tmp_path / "table" / "rows.parquet")

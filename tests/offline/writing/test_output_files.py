@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from runner.offline.files.filesystems import Location
 from runner.offline.writing.conversion import convert
 from runner.offline.writing.output_files import FileList, names_in
 from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.offline.blocks import assert_same, flat_block
 from tests.offline.recorded import read
 
@@ -135,7 +134,7 @@ def test_only_files_have_folders(tmp_path: Path) -> None:
         prepare_output(config_of(tmp_path, **method))
 
 
-def test_record_as_rllib_does(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_record_as_rllib_does(run_main: Run, tmp_path: Path) -> None:
     trained = run_main("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", "hydra.run.dir=run")
     assert trained.code == 0, trained.err
     outcome = run_main(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.files.input_files import JSON
 from runner.offline.files.ray_data import read_rows
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Run
 from tests.offline import own_sources
 from tests.offline.blocks import flat_block
 from tests.offline.own_sources import QUERY, connection_to
@@ -169,9 +168,7 @@ def test_functions_are_checked_before_a_run_and_belong_to_what_is_trusted() -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_runners", [0, 1])
-def test_record_and_convert(
-    run_main: Callable[..., Outcome], tmp_path: Path, ray_cluster: None, num_runners: int
-) -> None:
+def test_record_and_convert(run_main: Run, tmp_path: Path, ray_cluster: None, num_runners: int) -> None:
     trained = run_main("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", "hydra.run.dir=run")
     assert trained.code == 0, trained.err
     as_orc = ("offline.output_write_method=write_orc", "offline.output_write_episodes=false")

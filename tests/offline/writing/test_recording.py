@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,7 @@ from runner.experiment.trainer import Trainer
 from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
-from tests.conftest import QUICK, Outcome
-
-Run = Callable[..., Outcome]
+from tests.conftest import QUICK, Run
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
