@@ -18,16 +18,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure, UserError
 from runner.config.paths import zoo_dir
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.pages.page import Video, render
 from runner.pages.run_page import run_page
 from runner.pages.run_record import read_run
 from runner.videos import VideoFile, frame_of
 from tests.conftest import QUICK, ROOT, WAIT_S, Run, result_of
+from tests.support.configs import config_from
 
 RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
 NUM_FRAMES, HEIGHT, WIDTH = 40, 60, 81  # an odd width: H.264 keeps colours for pairs of pixels
@@ -191,7 +190,7 @@ def test_filming_changes_nothing_else() -> None:
 )
 def test_mistakes_are_told(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+        config_from("+experiment=ppo_cartpole", *overrides)
     assert message in str(raised.value)
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT
+from tests.support.configs import config_from
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_runner_gets_a_valid_configuration_without_a_target(suites: Any, peers: 
     for suite in suites.SUITES:
         task = ours.Task(**suite.task(2, 5000))
         overrides = [f"experiment={suite.experiment}", *ours.overrides_of(task, "outputs")]
-        config = build_experiment_config(compose_experiment(overrides))
+        config = config_from(*overrides)
         assert dict(config.stop) == {"num_env_steps_sampled_lifetime": 5000}
         assert (config.seed, config.learners.compile) == (2, "auto")
 

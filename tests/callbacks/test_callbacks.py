@@ -13,12 +13,11 @@ import pytest
 from runner import Trainer
 from runner.callbacks import EPISODE_HOOKS, HOOKS
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.required_trust import find_trust_requirements
-from runner.config.validation import build_experiment_config
 from tests.callbacks.own_callbacks import Listener
 from tests.conftest import ROOT, Run, run_process
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray
 
 OWN = "tests.callbacks.own_callbacks"
@@ -37,7 +36,7 @@ DQN = (
 
 
 def trainer_of(*overrides: str) -> Trainer:
-    return Trainer(build_experiment_config(compose_experiment([*overrides, "tracking=none"])))
+    return Trainer(config_from(*overrides, "tracking=none"))
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_evaluations_of_env_steps_are_heard_step_by_step(experiment: str) -> Non
 
 def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
     stop = "stop.evaluation.callbacks.own_return=20"
-    config = build_experiment_config(compose_experiment([*PPO, RETURNS, stop]))
+    config = config_from(*PPO, RETURNS, stop)
     assert config.stop["evaluation/callbacks/own_return"] == 20
     with pytest.raises(ConfigError, match="evaluation/callbacks/own_return"):
         trainer_of(*PPO, RETURNS, "evaluation.evaluation_interval=null", stop)
@@ -345,9 +344,7 @@ def test_mistakes(overrides: Sequence[str], message: str) -> None:
 
 
 def test_a_metric_of_a_callback_is_one_of_the_run() -> None:
-    config = build_experiment_config(
-        compose_experiment([*PPO, RETURNS, "stop.callbacks.own_return=20", f"checkpoint.metric={OWN_RETURN}"])
-    )
+    config = config_from(*PPO, RETURNS, "stop.callbacks.own_return=20", f"checkpoint.metric={OWN_RETURN}")
     assert config.stop[OWN_RETURN] == 20
 
 

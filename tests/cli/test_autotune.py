@@ -17,10 +17,8 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.cli.autotune import Measurement, Tuner
 from runner.cli.short_runs import NotMeasuredError, ShortRuns, TooSlowError, overrides_of_short_run, upper_quartile
-from runner.config.compose import compose_experiment
-from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from tests.conftest import QUICK, ROOT, WAIT_S, Run, wait_until
+from tests.support.configs import config_from
 
 MODE, NUM_ENVS = "env_runners.gym_env_vectorize_mode", "env_runners.num_envs_per_env_runner"
 THREADS, COMPILE = "learners.torch_num_threads", "learners.compile"
@@ -60,12 +58,8 @@ class KnownSpeeds(ShortRuns):
         return speed
 
 
-def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(overrides))
-
-
 def tuned(runs: ShortRuns, *overrides: str) -> Tuner:
-    tuner = Tuner(config_of(*overrides), overrides, runs, is_quiet=True)
+    tuner = Tuner(config_from(*overrides), overrides, runs, is_quiet=True)
     tuner.run()
     return tuner
 
@@ -138,9 +132,9 @@ def test_candidates(overrides: list[str], settings: list[str]) -> None:
 
 
 def test_a_short_run_only_trains() -> None:
-    config = config_of("experiment=sac_pendulum")
+    config = config_from("experiment=sac_pendulum")
     overrides = list(overrides_of_short_run(config))
-    short = config_of("experiment=sac_pendulum", *overrides)
+    short = config_from("experiment=sac_pendulum", *overrides)
     assert min(short.stop.values()) >= 10**12
     assert short.evaluation.evaluation_interval == 10**12
     assert (short.tracking.mlflow, short.checkpoint.every_iterations) == (False, None)

@@ -18,6 +18,7 @@ from runner.experiment.run_records import known_run
 from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
 from tests.conftest import QUICK, Run, checkpoints_of
+from tests.support.configs import config_from
 from tests.support.forging import forge
 
 START = ("+experiment=ppo_cartpole", *QUICK)
@@ -369,12 +370,10 @@ def test_a_claim_with_fields_of_other_types_is_none(tmp_path: Path) -> None:
 
 
 def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Path, monkeypatch: Any) -> None:
-    from runner.config.compose import compose_experiment
-    from runner.config.validation import build_experiment_config
     from runner.experiment.run_records import find_store
 
     monkeypatch.chdir(tmp_path)
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"]))
+    config = config_from("+experiment=ppo_cartpole")
     run_dir = tmp_path / "pub" / "outputs" / "x" / "d" / "t"
     assert str(tmp_path / "pub" / "outputs") in str(find_store(config, run_dir, {}).tracking_uri)
     assert str(tmp_path / "outputs") in str(find_store(config, run_dir, {}, is_own=False).tracking_uri)

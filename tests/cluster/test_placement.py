@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from runner.cluster.placement import Placement
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, strategy_of, total
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, ROOT, WAIT_S
+from tests.support.configs import config_from
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 
@@ -23,7 +22,7 @@ TWO_RUNNERS = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_ru
 
 def config_of(*overrides: str, experiment: str = "ppo_cartpole") -> ExperimentConfig:
     not_evaluated = [] if experiment == "bc_cartpole" else ["evaluation=none"]  # its stop is one of evaluations
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *not_evaluated, *overrides]))
+    return config_from(f"+experiment={experiment}", *not_evaluated, *overrides)
 
 
 def test_a_trial_asks_for_custom_resources_too() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem, render_problems
-from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def problems_of() -> Callable[..., list[Problem]]:
 
     def problems(overrides: Sequence[str], config_dir: Path | None = None) -> list[Problem]:
         with pytest.raises(ConfigError) as caught:
-            build_experiment_config(compose_experiment(overrides, config_dir))
+            config_from(*overrides, config_dir=config_dir)
         return list(caught.value.problems)
 
     return problems

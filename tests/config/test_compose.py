@@ -14,6 +14,7 @@ from runner.config.defaults import core_groups
 from runner.config.errors import ConfigError, UserError
 from runner.config.paths import conf_dir, list_options
 from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 CARTPOLE = "+experiment=ppo_cartpole"
 YAML_FILES = sorted(path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml"))
@@ -121,7 +122,7 @@ def test_values_know_where_they_came_from() -> None:
 
 
 def test_interpolations_follow_overrides() -> None:
-    config = build_experiment_config(compose_experiment([CARTPOLE, "algorithm.lambda_=0.5"]))
+    config = config_from(CARTPOLE, "algorithm.lambda_=0.5")
     assert config.algorithm.learner_pipeline[1]["append"]["lambda_"] == 0.5
 
 
@@ -175,7 +176,7 @@ def test_open_blocks_take_new_keys_without_plus() -> None:
         "stop.training_iteration=5",
         "env.env_config.sutton_barto_reward=true",
     ]
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     assert config.env.env_config == {"sutton_barto_reward": True}
     assert config.stop["training_iteration"] == 5
 
@@ -209,7 +210,7 @@ def test_a_file_that_changes_is_read_again(write_config: WriteConfig) -> None:
     text = "# @package _global_\ndefaults: [ppo_cartpole]\nalgorithm: {num_epochs: %d}\n"
     for number in (3, 4, 4, 5):
         folder = write_config("experiment/mine", text % number)
-        config = build_experiment_config(compose_experiment(["+experiment=mine"], folder))
+        config = config_from("+experiment=mine", config_dir=folder)
         assert config.algorithm.num_epochs == number
 
 
@@ -218,7 +219,7 @@ def test_a_key_that_is_no_text_is_unknown(write_config: WriteConfig, block: str)
     text = f"# @package _global_\ndefaults: [ppo_cartpole]\n{block}: {{1: 2}}\n"
     folder = write_config("experiment/mine", text)
     with pytest.raises(ConfigError, match=f"unknown key {block}.1"):
-        build_experiment_config(compose_experiment(["+experiment=mine"], folder))
+        config_from("+experiment=mine", config_dir=folder)
 
 
 def test_compositions_share_no_values() -> None:

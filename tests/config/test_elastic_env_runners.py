@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.plans.training_ratio import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, other_actors
 from runner.plans.operators.rollouts import env_steps_per_request
+from tests.support.configs import config_from
 
 TWO_TO_SIX = "env_runners.num_env_runners={min: 2, max: 6}"
 
 
 def config_of(*overrides: str, experiment: str = "ppo_cartpole") -> ExperimentConfig:
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], None))
+    return config_from(f"+experiment={experiment}", *overrides)
 
 
 @pytest.mark.parametrize(

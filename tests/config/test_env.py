@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 ReportOf = Callable[..., str]
 
@@ -239,7 +238,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_the_source_admits(name: str) -> None:
-    build_experiment_config(compose_experiment(GOOD[name]))
+    config_from(*GOOD[name])
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -17,8 +17,8 @@ from runner.config.defaults import conf_dir
 from runner.config.env_defaults import connectors_of, env_defaults_of, env_kinds, kinds_of
 from runner.config.env_ids import env_option, id_table
 from runner.config.paths import list_options
-from runner.config.validation import build_experiment_config
 from runner.config.yaml_files import read_yaml
+from tests.support.configs import config_from
 
 STOP = "stop.training_iteration=1"
 OURS = [conf_dir()]
@@ -73,8 +73,7 @@ def test_each_option_names_its_algorithm_and_is_valid(name: str) -> None:
     assert kind
     env = "Pendulum-v1" if kind == "continuous" else "CartPole-v1"
     overrides = [f"algorithm={algorithm}", f"env={env}", f"env_defaults={name}", "connectors=default", STOP]
-    composed = compose_experiment(overrides)
-    build_experiment_config(composed)
+    config_from(*overrides)
     file = OURS[0] / "env_defaults" / f"{name}.yaml"
     assert set(read_yaml(file)) <= {"defaults", "algorithm", "module", "env_runners", "env"}
 

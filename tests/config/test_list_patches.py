@@ -14,6 +14,7 @@ from runner.config.composed import Composed
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
 from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]
@@ -173,7 +174,7 @@ def test_edits_of_one_module_come_after_those_of_all() -> None:
 
     own = "{p0: {learner_pipeline: [{remove: A}]}, p1: {learner_pipeline: [{discard: earlier_edits}, {remove: B}]}}"
     overrides = ["+experiment=ppo_multi_agent_cartpole", f"multi_agent.algorithm_config_overrides_per_module={own}"]
-    plans = make_module_specs(build_experiment_config(compose_experiment(overrides)))
+    plans = make_module_specs(config_from(*overrides))
     assert [list(edit) for edit in plans["p0"].algorithm.learner_pipeline] == [["prepend"], ["append"], ["remove"]]
     assert plans["p1"].algorithm.learner_pipeline == removals("B")
 

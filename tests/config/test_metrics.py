@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT
+from tests.support.configs import config_from
 
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/metrics_and_files.md"
 RUNS = (
@@ -39,8 +38,7 @@ def test_the_page_lists_every_metric_with_its_meaning() -> None:
 
 
 def metrics_of(experiment: str, *overrides: str) -> dict[str, str]:
-    composed = compose_experiment([f"+experiment={experiment}", *overrides])
-    return producible_metrics(build_experiment_config(composed))
+    return producible_metrics(config_from(f"+experiment={experiment}", *overrides))
 
 
 @pytest.mark.parametrize(("evaluation", "rest"), [("none", " with evaluation=periodic"), ("periodic", "")])
@@ -48,7 +46,7 @@ def test_a_run_on_recorded_data_needs_a_metric_that_it_produces(evaluation: str,
     data = f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}"
     chosen = ["algorithm=bc", "env=cartpole", data, "stop.training_iteration=1", f"evaluation={evaluation}"]
     with pytest.raises(ConfigError) as caught:
-        build_experiment_config(compose_experiment(chosen))
+        config_from(*chosen)
     name = "env_runners/episode_return_mean"
     what = f"this run does not produce the metric {name}, because it does not sample"
     assert caught.value.problems == (Problem(what, "checkpoint.metric", name, f"evaluation/{name}{rest}"),)

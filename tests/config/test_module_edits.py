@@ -15,6 +15,7 @@ from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
 from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 from tests.support.reporting_connectors import RewardSum
 
 WriteConfig = Callable[[str, str], Path]
@@ -81,7 +82,7 @@ def test_lists_of_one_module_add_up(config_dir: Path) -> None:
 
 
 def test_edits_of_one_module_come_after_the_edits_of_all(config_dir: Path) -> None:
-    connectors = build_experiment_config(compose_experiment(["+experiment=mine"], config_dir)).connectors
+    connectors = config_from("+experiment=mine", config_dir=config_dir).connectors
     assert connectors.edits_of("p0", "learner") == removals(
         "AddOneTsToEpisodesAndTruncate", "BatchIndividualItems", "NumpyToTensor"
     )
@@ -163,10 +164,7 @@ def test_a_single_agent_has_one_module(report_of: ReportOf) -> None:
 
 def test_metrics_of_a_connector_of_one_module() -> None:
     connector = "{prepend: {_target_: tests.support.reporting_connectors.RewardSum}}"
-    plain, config = (
-        build_experiment_config(compose_experiment([AGENTS, *more]))
-        for more in ([], [f"{OF_P0}.learner=[{connector}]"])
-    )
+    plain, config = (config_from(AGENTS, *more) for more in ([], [f"{OF_P0}.learner=[{connector}]"]))
     names = connector_metrics(config, ["p0", "p1"]).keys() - connector_metrics(plain, ["p0", "p1"]).keys()
     assert names == {f"connectors/p0/learner/{name}" for name in RewardSum.reports}
 
@@ -174,7 +172,7 @@ def test_metrics_of_a_connector_of_one_module() -> None:
 def parts_of(*overrides: str) -> Any:
     from runner.module_building import build_modules
 
-    return build_modules(build_experiment_config(compose_experiment([AGENTS, *overrides])))
+    return build_modules(config_from(AGENTS, *overrides))
 
 
 def test_pipelines_of_one_module() -> None:

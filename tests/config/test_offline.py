@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import tasks_on_data
 from runner.offline.training.workers import actor_options
+from tests.support.configs import config_from
 
 BC = ("+experiment=bc_cartpole", "offline.input_=data")
 
@@ -78,7 +77,7 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
 )
 def test_a_contradiction(overrides: list[str], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_experiment_config(compose_experiment(overrides))
+        config_from(*overrides)
     (problem,) = caught.value.problems
     assert what in str(problem)
 
@@ -87,11 +86,11 @@ def test_a_contradiction(overrides: list[str], what: str) -> None:
 def test_places_of_prelearners(strategy: str) -> None:
     remote_args = f"ray_remote_args: {{scheduling_strategy: {strategy}}}"
     placed = f"offline.map_batches_kwargs={{concurrency: 2, resources: {{reader: 0.5}}, {remote_args}}}"
-    config = build_experiment_config(compose_experiment([*BC, placed]))
+    config = config_from(*BC, placed)
     prelearner = {"CPU": 1, "GPU": 0, "reader": 0.5}
     assert tasks_on_data(config) == [prelearner, prelearner, {"CPU": 1.0, "GPU": 0.0}]
     assert actor_options(config.offline)["scheduling_strategy"] == strategy
 
 
 def test_recorded_data_for_an_algorithm_that_learns_from_them() -> None:
-    assert build_experiment_config(compose_experiment(list(BC))).offline.input_ == str(Path("data").absolute())
+    assert config_from(*BC).offline.input_ == str(Path("data").absolute())

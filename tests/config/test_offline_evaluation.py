@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from runner.config.blocks import EvaluationConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline_evaluation import (
@@ -19,8 +18,8 @@ from runner.config.offline_evaluation import (
     fitted_q_config,
 )
 from runner.config.schemas import ModuleConfig
-from runner.config.validation import build_experiment_config
 from runner.offline.evaluation.policy_evaluation import METHODS
+from tests.support.configs import config_from
 from tests.support.problems import Including, not_a_choice, out_of_range
 
 KEY = "evaluation.offline_evaluation_"
@@ -160,7 +159,7 @@ def test_message(overrides: list[str], expected: list[Problem], problems_of: Cal
 def test_every_method_has_a_name_and_a_metric() -> None:
     assert tuple(OFF_POLICY_METHODS) == METHODS
     overrides = ["+experiment=ppo_cartpole", *DATA, f"{KEY}type=[{','.join(METHODS)}]"]
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     metrics = producible_metrics(config)
     for method in METHODS:
         assert {f"{PREFIX}{method}{part}" for part in ("", "_low", "_high", "_effective_sample_size")} <= set(metrics)
@@ -169,7 +168,7 @@ def test_every_method_has_a_name_and_a_metric() -> None:
 
 
 def test_without_held_out_data_there_are_no_such_metrics() -> None:
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"]))
+    config = config_from("+experiment=ppo_cartpole")
     assert not [name for name in producible_metrics(config) if "offline" in name]
 
 

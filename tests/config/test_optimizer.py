@@ -6,15 +6,14 @@ import re
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.optimizer import OptimizerConfig
-from runner.config.validation import build_experiment_config
 from runner.module_building import make_module_specs
+from tests.support.configs import config_from
 
 
 def _optimizer(*overrides: str, experiment: str = "ppo_cartpole") -> OptimizerConfig:
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides])).algorithm.optimizer
+    return config_from(f"+experiment={experiment}", *overrides).algorithm.optimizer
 
 
 def test_options_are_read() -> None:
@@ -89,7 +88,7 @@ def test_a_module_replaces_fields_or_names_another_optimiser(
         "multi_agent.agent_to_module={agent_0: p0, agent_1: p0}",
         f"multi_agent.algorithm_config_overrides_per_module={{p0: {{optimizer: {of_module}}}}}",
     ]
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", *overrides]))
+    config = config_from("+experiment=ppo_multi_agent_cartpole", *overrides)
     assert make_module_specs(config)["p0"].algorithm.optimizer == expected
 
 

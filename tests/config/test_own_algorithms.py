@@ -13,6 +13,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.module_building import make_module_specs
+from tests.support.configs import config_from
 
 ReportOf = Callable[..., str]
 
@@ -22,7 +23,7 @@ OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment([EXPERIMENT, *overrides]))
+    return config_from(EXPERIMENT, *overrides)
 
 
 def test_each_module_has_its_algorithm_and_the_plan_of_the_run() -> None:

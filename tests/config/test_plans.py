@@ -19,8 +19,8 @@ from runner.config.plans.needs import needs_of
 from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, Run, run_process
+from tests.support.configs import config_from
 from tests.support.problems import not_a_choice, out_of_range
 
 AssertGolden = Callable[[str, str], None]
@@ -772,7 +772,7 @@ BUFFER_MISTAKES = [
 
 @pytest.fixture(scope="module")
 def a2c() -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(["+experiment=a2c_cartpole"]))
+    return config_from("+experiment=a2c_cartpole")
 
 
 @pytest.mark.parametrize(("buffers", "plan", "expected"), BUFFER_MISTAKES)
@@ -784,7 +784,7 @@ def test_what_is_said_about_replay_buffers(
 
 
 def test_the_priorities_of_several_buffers_in_a_row() -> None:
-    config = build_experiment_config(compose_experiment(["+experiment=dqn_cartpole"]))
+    config = config_from("+experiment=dqn_cartpole")
     mixed = [{"MixInReplay": {"buffer": name}} for name in ("replay", "other")]
     updates = [{UPDATE: {"buffer": name}} for name in ("replay", "other")]
     algorithm = replace(
@@ -857,8 +857,7 @@ def test_items_that_a_plan_gives() -> None:
     ],
 )
 def test_resources_that_a_plan_needs(plan: str, needs: set[str]) -> None:
-    composed = compose_experiment(["+experiment=ppo_cartpole", "algorithm.plan=[ParallelRollouts,TrainOneStep]"])
-    config = build_experiment_config(composed)
+    config = config_from("+experiment=ppo_cartpole", "algorithm.plan=[ParallelRollouts,TrainOneStep]")
     values = compose_experiment(["+experiment=ppo_cartpole", f"algorithm.plan={plan}"]).values["algorithm"]["plan"]
     config.algorithm.plan[:] = values
     assert needs_of(config) == needs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
 SAMPLE, JOIN = "{ParallelRollouts: {mode: async}}", "{ConcatBatches: {min_env_steps: 100}}"
@@ -33,11 +32,11 @@ BESIDE = (
 )
 def test_runs_without_a_batch_to_be_made_in_an_update(experiment: str, overrides: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        build_experiment_config(compose_experiment([f"+experiment={experiment}", *AHEAD, *overrides], None))
+        config_from(f"+experiment={experiment}", *AHEAD, *overrides)
 
 
 @pytest.mark.parametrize("experiment", ["impala_cartpole", "appo_cartpole", "appo_multi_agent_cartpole"])
 def test_runs_with_batches_made_ahead(experiment: str) -> None:
-    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *AHEAD], None))
+    config = config_from(f"+experiment={experiment}", *AHEAD)
     assert config.learners.prefetch
     assert not config.learners.in_driver().prefetch

@@ -16,6 +16,7 @@ from runner.config.validation import build_experiment_config
 from runner.module_building.construction import make_connector
 from runner.pipelines.pipeline import ConnectorPipeline
 from tests.conftest import Run
+from tests.support.configs import config_from
 
 CARTPOLE = "+experiment=ppo_cartpole"
 P = "runner.pipelines"
@@ -145,8 +146,7 @@ def test_an_argument_of_another_connector_keeps_its_name(own: str) -> None:
 def test_a_pipeline_class_may_have_the_argument_by_its_old_name(own: str) -> None:
     for name in ("pieces", "connectors"):
         block = f"{{_target_: {own}.Earlier, {name}: [{FLATTEN}], scale: 2}}"
-        composed = compose_experiment([CARTPOLE, f"{KEY}=[{{append: {block}}}]"])
-        config = build_experiment_config(composed)
+        config = config_from(CARTPOLE, f"{KEY}=[{{append: {block}}}]")
         pipeline = make_connector(config.connectors.env_to_module[0]["append"], KEY)
         assert isinstance(pipeline, ConnectorPipeline)
         assert [type(one).__name__ for one in pipeline.single_connectors()] == ["FlattenObservations"]

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from runner.config.blocks import EnvConfig
-from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, Where
 from runner.config.plans.compilation import compiles, planned_updates
 from runner.config.rules import DERIVED, RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+    return config_from("+experiment=ppo_cartpole", *overrides)
 
 
 NOTHING_COMPOSED = Composed({}, {}, (), None)
@@ -110,7 +109,7 @@ def test_updates_that_are_not_compiled_by_themselves(override: str) -> None:
     ],
 )
 def test_planned_updates(overrides: list[str], num_updates: float) -> None:
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     assert planned_updates(config) == pytest.approx(num_updates)
     assert compiles(replace(config, learners=replace(config.learners, compile="auto"))) == (num_updates >= 100_000)
     assert compiles(replace(config, learners=replace(config.learners, compile=True)))

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.compose import compose_experiment
 from runner.config.paths import conf_dir, list_options
 from runner.config.plans.training_ratio import describe_updates, env_steps_per_round, find_few_updates, training_ratio
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, Run
+from tests.support.configs import config_from
 
 AGENTS_AS_ONE = "env.wrappers=[{_target_: runner.environments.AgentsAsOne}]"
 RECORDED = ROOT / "tests/data/rllib_episodes"
@@ -31,8 +30,7 @@ DEFAULTS = {
 
 
 def config_of(*overrides: str, config_dir: Path | None = None) -> ExperimentConfig:
-    composed = compose_experiment([*overrides, "stop.training_iteration=1"], config_dir)
-    return build_experiment_config(composed)
+    return config_from(*overrides, "stop.training_iteration=1", config_dir=config_dir)
 
 
 def newcomers(algorithm: str, *overrides: str) -> ExperimentConfig:

@@ -14,6 +14,7 @@ from runner.config.stored import compose_stored
 from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, run_process
+from tests.support.configs import config_from
 
 SOURCE = """
 from dataclasses import replace
@@ -77,7 +78,7 @@ def problems_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
     def find(*overrides: str) -> list[Problem]:
         try:
-            build_experiment_config(compose_experiment(["env=cartpole", "stop.training_iteration=1", *overrides]))
+            config_from("env=cartpole", "stop.training_iteration=1", *overrides)
         except ConfigError as error:
             return list(error.problems)
         return []

@@ -11,6 +11,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]
@@ -88,7 +89,7 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
         "algorithm.schema=my_lab.code.MyPPOConfig",
         "algorithm.temperature=5",
     ]
-    config = build_experiment_config(compose_experiment(overrides, config_dir))
+    config = config_from(*overrides, config_dir=config_dir)
     assert config.algorithm.temperature == 5.0  # type: ignore[attr-defined]
 
 
@@ -103,7 +104,7 @@ def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of
 
 @pytest.mark.parametrize("target", ["Anything", "make_maze", "Maze"])
 def test_good_targets_pass(config_dir: Path, target: str) -> None:
-    build_experiment_config(compose_experiment(["+experiment=maze", f"env._target_=my_lab.code.{target}"], config_dir))
+    config_from("+experiment=maze", f"env._target_=my_lab.code.{target}", config_dir=config_dir)
 
 
 def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:

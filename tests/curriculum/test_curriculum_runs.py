@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
@@ -20,6 +18,7 @@ from runner.module_building import build_modules, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Run
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 SMALL = [
@@ -131,7 +130,7 @@ def test_evaluations_record_the_tasks_of_the_episodes_that_count(overrides: list
     import pyarrow.parquet as pq
 
     made = ["+experiment=ppo_curriculum_goal_maze", *SMALL, *overrides, f"offline.output={tmp_path}"]
-    config = build_experiment_config(compose_experiment(made, None))
+    config = config_from(*made)
     parts = build_modules(config)
     specs = {module_id: one.spec for module_id, one in parts.items()}
     runner = build_env_runner(config, specs, EVALUATION, 0, 0, is_recording=True)
@@ -207,7 +206,7 @@ def test_what_does_not_fit_is_told_at_the_start(override: str, what: str) -> Non
 def test_all_wrong_tasks_of_several_agents_are_told_by_building() -> None:
     wrong = ["+curriculum.tasks.wild={env_config: {speed: fast}}", "+curriculum.tasks.still={env_config: {speed: []}}"]
     overrides = [*SMALL, *TEAM, *wrong]
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_curriculum_goal_maze", *overrides]))
+    config = config_from("+experiment=ppo_curriculum_goal_maze", *overrides)
     with pytest.raises(ConfigError) as raised:
         rehearse(config)
     wheres = [str(problem.where) for problem in raised.value.problems]

@@ -12,10 +12,8 @@ import torch
 
 from runner import Trainer
 from runner.callbacks import Callback
-from runner.config.compose import compose_experiment
 from runner.config.errors import RunFailure
 from runner.config.schemas import EnvConfig
-from runner.config.validation import build_experiment_config
 from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.multi_agent_env import MultiAgentEnv
@@ -29,6 +27,7 @@ from runner.testing import inspect_environment
 from runner.testing.rules import through_checkpoint
 from tests.modules.test_actor_critic_module import SMALL
 from tests.support.coded_runs import make_runner
+from tests.support.configs import config_from
 
 SPACES = {
     "multi_discrete": gym.spaces.MultiDiscrete([3, 3]),
@@ -276,10 +275,7 @@ def test_a_callback_that_writes_into_an_episode() -> None:
         f"callbacks=[{{_target_: {__name__}.WritesIntoEpisodes}}]",
         "tracking=none",
     ]
-    with (
-        Trainer(build_experiment_config(compose_experiment(overrides))) as trainer,
-        pytest.raises(RunFailure, match="read-only"),
-    ):
+    with Trainer(config_from(*overrides)) as trainer, pytest.raises(RunFailure, match="read-only"):
         trainer.train()
 
 

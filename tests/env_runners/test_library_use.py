@@ -12,16 +12,15 @@ import pytest
 from runner import make_env_runner
 from runner.callbacks import Callback
 from runner.config.blocks import MultiAgentConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK
+from tests.support.configs import config_from
 
 HERE = "tests.env_runners.test_library_use"
 
@@ -149,4 +148,4 @@ def test_a_class_whose_source_does_not_tell_is_refused_when_it_is_made() -> None
 
 def config_of(experiment: str, path: str) -> ExperimentConfig:
     overrides = [f"+experiment={experiment}", f"env_runners.env_runner_class={path}", "evaluation=none"]
-    return build_experiment_config(compose_experiment(overrides))
+    return config_from(*overrides)

@@ -9,10 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
 from runner.module_building import make_module_specs
 from tests.support.coded_agents import (
@@ -24,6 +22,7 @@ from tests.support.coded_agents import (
     coded_obs,
     make_coded_run,
 )
+from tests.support.configs import config_from
 from tests.support.problems import raised_in, shown_problems
 
 Fault = Callable[[StepDicts], object]
@@ -260,7 +259,7 @@ def test_an_environment_that_does_not_declare_its_agents() -> None:
 
 
 def config_of(*overrides: str, experiment: str = "ppo_multi_agent_cartpole") -> ExperimentConfig:
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+    return config_from(f"+experiment={experiment}", *overrides)
 
 
 OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
@@ -360,13 +359,11 @@ def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], wh
 
 
 def test_a_multi_agent_block_for_an_environment_class_with_a_single_agent() -> None:
-    composed = compose_experiment(["+experiment=ppo_catch", "multi_agent.modules_to_train=[default_policy]"], None)
     with pytest.raises(ConfigError, match=r"multi_agent is set, but runner\.environments\.Catch has a single agent"):
-        make_module_specs(build_experiment_config(composed))
+        make_module_specs(config_from("+experiment=ppo_catch", "multi_agent.modules_to_train=[default_policy]"))
 
 
 def test_a_module_that_is_not_trained_produces_no_learner_metrics() -> None:
     overrides = ["multi_agent.modules_to_train=[p0]", "+stop.learners.p1.total_loss=1"]
-    composed = compose_experiment(["+experiment=ppo_multi_agent_cartpole", *overrides], None)
     with pytest.raises(ConfigError, match="learners/p1/total_loss"):
-        build_experiment_config(composed)
+        config_from("+experiment=ppo_multi_agent_cartpole", *overrides)

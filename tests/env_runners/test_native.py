@@ -13,10 +13,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_makers import make_environment, make_vector_env
 from runner.env_runners.native import ale_env, envpool_env
 from runner.env_runners.native.action_log import ActionLog
@@ -27,6 +25,7 @@ from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
 from runner.testing.rules import are_equal
 from tests.conftest import QUICK
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly
 
 NUM_ENVS = 2
@@ -381,7 +380,7 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_validate_finds_what_does_not_go_together(overrides: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
-        build_experiment_config(compose_experiment(["+experiment=ppo_atari_breakout", "env=atari_ale", *overrides]))
+        config_from("+experiment=ppo_atari_breakout", "env=atari_ale", *overrides)
 
 
 @pytest.mark.parametrize("grayscale", [True, False])

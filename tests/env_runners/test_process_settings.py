@@ -14,12 +14,11 @@ import torch
 
 from runner import Trainer
 from runner.callbacks import Callback
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.modules.default_settings import default_settings
 from runner.pipelines import Requirements
 from runner.pipelines.connector import Connector
 from tests.conftest import QUICK
+from tests.support.configs import config_from
 
 HERE = __name__
 PPO = ("+experiment=ppo_cartpole", *QUICK)
@@ -85,7 +84,7 @@ class TrainsInCallback(Callback):
 
 
 def train(*overrides: str, num_iterations: int = 2) -> dict[str, Any]:
-    with Trainer(build_experiment_config(compose_experiment([*overrides, "tracking=none"]))) as trainer:
+    with Trainer(config_from(*overrides, "tracking=none")) as trainer:
         results = [trainer.train() for _ in range(num_iterations)]
         trainer.evaluate()
     return results[-1]

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from runner.cli.main import main
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.petting_zoo import as_multi_agent
 from runner.experiment.rehearsal import rehearse
@@ -20,6 +18,7 @@ from runner.testing import check_environment
 from tests.conftest import QUICK
 from tests.env_runners import user_petting_zoo as envs
 from tests.env_runners.test_multi_agent_petting_zoo import assert_samples_go_on
+from tests.support.configs import config_from
 
 HERE = "tests.env_runners.user_petting_zoo"
 NAMES = ["Guesses", "WithDicts", "Turns", "NumberedAgents", "make_parallel", "make_turns"]
@@ -50,8 +49,7 @@ def test_check_env_and_validate_accept_it(name: str, capsys: pytest.CaptureFixtu
     assert main(["check-env", f"{HERE}.{name}"]) == 0
     assert "agent 0" in capsys.readouterr().out
     assert not check_environment(getattr(envs, name), num_steps=60).faults
-    composed = compose_experiment(["+experiment=ppo_cartpole", *overrides(name)])
-    assert rehearse(build_experiment_config(composed)).made
+    assert rehearse(config_from("+experiment=ppo_cartpole", *overrides(name))).made
 
 
 @pytest.mark.parametrize("name", ["Guesses", "Turns", "NumberedAgents"])

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.multi_agent_views import multi_agent_episodes
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
+from tests.support.configs import config_from
 
 
 def samples_of(experiment: str, num_fragments: int) -> Iterator[Sample]:
-    config = build_experiment_config(compose_experiment([f"+experiment={experiment}"], None))
+    config = config_from(f"+experiment={experiment}")
     plans = make_module_specs(config)
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
     weights = {

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Run, progress_of
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly
 
 # It puts {"episode": {"r": return, "l": length}} into the info of an episode's last step.
@@ -53,9 +52,7 @@ def test_episodes_are_grouped_by_another_info() -> None:
     assert len(known) > 2
     assert known == {length: length for length in known}
     with pytest.raises(ConfigError, match="did you mean  env_runners/recorded/11"):
-        build_experiment_config(
-            compose_experiment(["+experiment=ppo_cartpole", WITH_INFOS, grouped, "stop.env_runners.recorded.111=3"])
-        )
+        config_from("+experiment=ppo_cartpole", WITH_INFOS, grouped, "stop.env_runners.recorded.111=3")
 
 
 def test_a_histogram_is_the_shares_of_its_bins() -> None:
@@ -92,7 +89,7 @@ def test_a_key_that_no_info_has_is_told(run_main: Run) -> None:
 def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
     notes: list[str] = []
     overrides = ["+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: wno}}"]
-    config = build_experiment_config(compose_experiment([*overrides, "evaluation.evaluation_interval=1"], None))
+    config = config_from(*overrides, "evaluation.evaluation_interval=1")
     with Trainer(config, note=notes.append) as trainer:
         assert trainer.evaluate(2)["evaluation/env_runners/won"] is None
     assert notes == ["env_runners/won: no info of the finished episodes has wno"]
@@ -102,7 +99,7 @@ def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
 def test_the_keys_that_infos_have_are_told(metric: str) -> None:
     notes: list[str] = []
     overrides = ["+experiment=ppo_cartpole", *QUICK, WITH_INFOS, f"metrics={{env_runners/won: {metric}}}"]
-    with Trainer(build_experiment_config(compose_experiment(overrides, None)), note=notes.append) as trainer:
+    with Trainer(config_from(*overrides), note=notes.append) as trainer:
         trainer.train()
         trainer.train()
     assert notes == [
@@ -137,15 +134,15 @@ def test_the_keys_that_infos_have_are_told(metric: str) -> None:
 )
 def test_mistakes_are_told(metrics: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", f"metrics={metrics}"], None))
+        config_from("+experiment=ppo_cartpole", f"metrics={metrics}")
     assert message in str(raised.value)
 
 
 def test_a_misspelt_metric_in_stop_is_an_error() -> None:
     with pytest.raises(ConfigError, match="did you mean  env_runners/recorded"):
-        build_experiment_config(compose_experiment([*RUN, "stop.env_runners.recordet=3"], None))
+        config_from(*RUN, "stop.env_runners.recordet=3")
 
 
 def test_simulators_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"do not work with external simulators \(env\.port\)"):
-        build_experiment_config(compose_experiment(["+experiment=ppo_external_cartpole", METRICS], None))
+        config_from("+experiment=ppo_external_cartpole", METRICS)

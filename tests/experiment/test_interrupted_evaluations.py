@@ -16,6 +16,7 @@ from runner.env_runners import evaluation_watch
 from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of, wait_until
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_after_a_signal, overdue_at
 
 PPO = (
@@ -161,8 +162,5 @@ def test_a_shorter_limit_of_the_environment_stays() -> None:
 
 
 def _trainer(*overrides: str) -> Trainer:
-    from runner.config.compose import compose_experiment
-    from runner.config.validation import build_experiment_config
-
     own = [text for text in PPO if not text.startswith(("hydra", "tracking.display"))]
-    return Trainer(build_experiment_config(compose_experiment([*own, "stop.training_iteration=2", *overrides])))
+    return Trainer(config_from(*own, "stop.training_iteration=2", *overrides))

@@ -12,16 +12,15 @@ from gymnasium import spaces
 from torch import nn
 
 from runner.config.algorithms import A2CMetrics
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
 from runner.module_building import build_modules
 from runner.module_building.module_checks import ModuleCheck
 from runner.modules import RLModule
 from runner.pipelines import LearnerConnector, MonteCarloReturns, Requirements
+from tests.support.configs import config_from
 
 HERE = "tests.experiment.test_module_checks"
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -169,8 +168,7 @@ class UndeclaredMemory(Memory):
 
 
 def parts_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> Any:
-    composed = compose_experiment([experiment, f"module._target_={HERE}.{name}", *overrides])
-    return build_modules(build_experiment_config(composed))
+    return build_modules(config_from(experiment, f"module._target_={HERE}.{name}", *overrides))
 
 
 def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
@@ -338,7 +336,7 @@ A2C = "+experiment=a2c_cartpole"
 
 def test_values_are_needed_only_by_what_reads_them() -> None:
     overrides = [A2C, f"algorithm.loss={HERE}.PolicyLoss", f"module._target_={HERE}.ValuesOfTheirOwn"]
-    rehearse(build_experiment_config(compose_experiment(overrides)))
+    rehearse(config_from(*overrides))
 
 
 def test_what_needs_values_is_named() -> None:

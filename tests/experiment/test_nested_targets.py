@@ -13,16 +13,15 @@ import pytest
 from runner.callbacks import Callback
 from runner.checkpoints.trust import UntrustedError
 from runner.config.algorithms import PPOConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_makers import make_environment
 from runner.experiment.trainer import Trainer
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule
 from runner.pipelines.connector import Connector
 from tests.conftest import Run, progress_of
+from tests.support.configs import config_from
 from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_nested_targets"
@@ -126,7 +125,7 @@ def test_in_all_parts_of_a_run_and_after_a_resume(run_main: Run, tmp_path: Path)
 @pytest.mark.usefixtures("ray_cluster")
 def test_on_ray() -> None:
     counts = ("env_runners.num_env_runners=1", "learners.num_learners=1", "stop.training_iteration=1")
-    trainer = Trainer(build_experiment_config(compose_experiment([*EVERYWHERE, *QUICK, *counts])))
+    trainer = Trainer(config_from(*EVERYWHERE, *QUICK, *counts))
     try:
         assert trainer.train()["env_runners/episode_return_mean"] == 2.5
     finally:
@@ -181,7 +180,7 @@ def test_blocks_stay_as_they_are_without_recursion() -> None:
 )
 def test_static_validation_finds_faults(override: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_experiment_config(compose_experiment(["env=cartpole", *QUICK, "stop.training_iteration=1", override]))
+        config_from("env=cartpole", *QUICK, "stop.training_iteration=1", override)
     assert any(what in problem.what for problem in caught.value.problems), str(caught.value)
 
 

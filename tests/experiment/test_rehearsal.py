@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.paths import conf_dir, list_options
-from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import space_to_dict
 from runner.experiment.rehearsal import Rehearsed, rehearse
 from runner.modules import ActorCriticModule
@@ -24,6 +22,7 @@ from runner.pipelines import Connector
 from tests.chaos.runs import NOT_KILLED
 from tests.conftest import Run
 from tests.learners.toy_mdps import record
+from tests.support.configs import config_from
 
 HERE = "tests.experiment.test_rehearsal"
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -75,7 +74,7 @@ def make_cartpole() -> gym.Env[Any, Any]:
 
 
 def rehearsed(*overrides: str) -> Rehearsed:
-    return rehearse(build_experiment_config(compose_experiment(overrides)))
+    return rehearse(config_from(*overrides))
 
 
 def report_of(*overrides: str) -> str:

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from runner import Trainer
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.plans.buffers import modules_stored_in
-from runner.config.validation import build_experiment_config
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.replay_memory import BufferMemory, check_fits, check_replay_memory
 from tests.conftest import Run
+from tests.support.configs import config_from
 from tests.support.problems import Including, shown_problems
 
 REPLAY = ("+experiment=a2c_replay_cartpole", "evaluation=none", "tracking=none", "stop.training_iteration=1")
@@ -67,13 +66,13 @@ def test_too_large_is_refused_before_anything_starts(run_main: Run) -> None:
     assert expected is not None
     # Free memory varies a little meanwhile.
     half = int(expected[1].replace(",", "")) // 2
-    check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}={half}"])))
+    check_replay_memory(config_from(*REPLAY, f"{KEY}={half}"))
 
 
 def test_the_largest_that_fits_is_named(small_machine: None) -> None:
     with pytest.raises(ConfigError, match=r"expected      up to 177$"):
-        check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=178"])))
-    check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=177"])))
+        check_replay_memory(config_from(*REPLAY, f"{KEY}=178"))
+    check_replay_memory(config_from(*REPLAY, f"{KEY}=177"))
 
 
 def test_a_resumed_run_is_refused_a_larger_buffer(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
@@ -97,14 +96,14 @@ def test_a_trainer_refuses_it_and_one_that_evaluates_does_not(
 
 
 def test_a_rehearsal_tells_and_refuses(small_machine: None) -> None:
-    made = rehearse(build_experiment_config(compose_experiment([*REPLAY]))).made
+    made = rehearse(config_from(*REPLAY)).made
     assert "replay buffer replay (80 env steps, 45 bytes each, 3.6 kB)" in made
     with pytest.raises(ConfigError, match=r"the replay buffer needs 45.0 kB"):
-        rehearse(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=1000"])))
+        rehearse(config_from(*REPLAY, f"{KEY}=1000"))
 
 
 def test_buffers_and_modules_add_up(small_machine: None) -> None:
-    config = build_experiment_config(compose_experiment([*REPLAY, *TWO]))
+    config = config_from(*REPLAY, *TWO)
     buffers = config.algorithm.replay_buffers
     more = {**buffers["more"], "_target_": "runner.replay.PrioritizedReplayBuffer"}  # without errors of A2C's loss
     algorithm = replace(config.algorithm, replay_buffers={**buffers, "more": more})
@@ -135,7 +134,7 @@ MULTI = [
 def test_modules_that_are_stored_count(selected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     modules = [f"{{SelectExperiences: {{modules: [{','.join(selected)}]}}}},"] if len(selected) == 1 else [""]
     plan = f"algorithm.plan=[ParallelRollouts,{modules[0]}MixInReplay,TrainOneStep]"
-    config = build_experiment_config(compose_experiment([*MULTI, plan]))
+    config = config_from(*MULTI, plan)
     assert modules_stored_in("replay", config, ["p0", "p1"]) == selected
     monkeypatch.setattr(replay_memory, "available_memory", lambda: 1)
     with pytest.raises(ConfigError) as caught:

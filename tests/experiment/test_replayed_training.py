@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.pipelines import LearnerConnector, Requirements
+from tests.support.configs import config_from
 from tests.support.problems import not_a_choice
 
 MEMORY = ("module.use_lstm=true", "module.fcnet_hiddens=[32]", "module.lstm_cell_size=16")
@@ -64,10 +63,6 @@ TD3 = ("algorithm=td3", "module=td3", "algorithm.num_random_steps=500", *_OFF_PO
 LEARNED = "env_runners/episode_return_mean"
 
 
-def experiment(*overrides: str) -> Any:
-    return build_experiment_config(compose_experiment(list(overrides)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
@@ -75,7 +70,7 @@ def experiment(*overrides: str) -> Any:
     ids=["dqn", "noisy_dqn", "a2c_replay", "sac_discrete", "sac", "tqc", "td3"],
 )
 def test_memory_is_learned_from_replay(algorithm: tuple[str, ...]) -> None:
-    with Trainer(experiment(*RECALL, *algorithm)) as trainer:
+    with Trainer(config_from(*RECALL, *algorithm)) as trainer:
         for _ in range(16):
             result = trainer.train()
             if (result[LEARNED] or 0) > 0.8:
@@ -98,7 +93,7 @@ def replayed_bytes(*overrides: str) -> int:
     """Memory of a buffer of 1000 env steps of 10 x 5 images, after two updates."""
     quick = ("algorithm=a2c_replay", "env=catch", "evaluation=none", "tracking=none", f"{BUFFER}.capacity=1000")
     stop = ("stop.training_iteration=2", "module.fcnet_hiddens=[8]")
-    with Trainer(experiment(*quick, *stop, *overrides)) as trainer:
+    with Trainer(config_from(*quick, *stop, *overrides)) as trainer:
         trainer.train()
         return trainer.train()["replay_buffers/replay/num_bytes"]
 
@@ -148,7 +143,7 @@ class ReadsOthers(LearnerConnector):
 def test_several_agents_learn_from_replay(mode: str, memory: tuple[str, ...]) -> None:
     modules = "multi_agent.agent_to_module={agent_0: p0, agent_1: p1}"
     others = [READS_OTHERS] if mode == "lockstep" else []
-    with Trainer(experiment(*TOGETHER, modules, *memory, f"{BUFFER}.replay_mode={mode}", *others)) as trainer:
+    with Trainer(config_from(*TOGETHER, modules, *memory, f"{BUFFER}.replay_mode={mode}", *others)) as trainer:
         for _ in range(3):
             result = trainer.train()
     assert {"learners/p0/policy_loss", "learners/p1/policy_loss"} <= result.keys()
@@ -243,5 +238,5 @@ MISTAKES = [
 def test_what_is_said_about_memory_and_replay(overrides: tuple[str, ...], expected: Problem) -> None:
     stop = "stop.training_iteration=1"
     with pytest.raises(ConfigError) as raised:
-        Trainer(experiment("env=cartpole", "tracking=none", "evaluation=none", stop, *overrides))
+        Trainer(config_from("env=cartpole", "tracking=none", "evaluation=none", stop, *overrides))
     assert list(raised.value.problems) == [expected]

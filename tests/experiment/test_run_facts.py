@@ -6,8 +6,8 @@ import pytest
 
 from runner.config.algorithms import algorithm_name
 from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.experiment.run_records import _data_source
+from tests.support.configs import config_from
 
 NAMES = {
     **{"ppo": "PPO", "a3c": "A3C", "ippo": "IPPO", "mappo": "MAPPO", "td3": "TD3", "ddpg": "DDPG"},
@@ -29,7 +29,7 @@ def test_algorithms_have_the_names_of_their_papers(algorithm: str, name: str) ->
 
 
 def test_the_name_is_shown_instead_of_the_class() -> None:
-    config = build_experiment_config(compose_experiment(["experiment=ddpg_pendulum"]))
+    config = config_from("experiment=ddpg_pendulum")
     assert algorithm_name(config.algorithm) == "DDPG"
 
 
@@ -37,5 +37,5 @@ def test_the_name_is_shown_instead_of_the_class() -> None:
 def test_the_number_of_sub_environments(counts: tuple[int, int], text: str) -> None:
     num_runners, num_envs = counts
     overrides = [f"env_runners.num_env_runners={num_runners}", f"env_runners.num_envs_per_env_runner={num_envs}"]
-    config = build_experiment_config(compose_experiment(["experiment=ppo_cartpole", *overrides]))
+    config = config_from("experiment=ppo_cartpole", *overrides)
     assert _data_source(config) == text

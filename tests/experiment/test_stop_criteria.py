@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.stop_criteria import fewest_episodes, met_criteria
 from tests.conftest import QUICK
+from tests.support.configs import config_from
 
 RETURN = "env_runners/episode_return_mean"
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
     without = ("~stop.env_runners/episode_return_mean", "~stop.num_env_steps_sampled_lifetime")
-    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *without, *overrides]))
+    return config_from("+experiment=ppo_cartpole", *without, *overrides)
 
 
 def test_met_criteria_are_those_at_or_above_their_bound() -> None:

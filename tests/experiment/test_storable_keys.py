@@ -13,12 +13,11 @@ from gymnasium import spaces
 from runner.callbacks import Callback
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.checkpoint import config_of
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.pipelines.connector import Connector
 from tests.conftest import Run, progress_of
+from tests.support.configs import config_from
 from tests.support.resuming import assert_command_resumes_exactly
 
 HERE = "tests.experiment.test_storable_keys"
@@ -132,12 +131,12 @@ def test_a_run_with_odd_keys_everywhere_resumes_exactly(run_main: Run, tmp_path:
 
 def problems_of(*overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        rehearse(build_experiment_config(compose_experiment([*QUICK, "stop.training_iteration=1", *overrides])))
+        rehearse(config_from(*QUICK, "stop.training_iteration=1", *overrides))
     return [problem.what for problem in caught.value.problems]
 
 
 def test_build_writes_and_reads_a_checkpoint() -> None:
-    config = build_experiment_config(compose_experiment([*ENV, *QUICK, *PARTS, "stop.training_iteration=1"]))
+    config = config_from(*ENV, *QUICK, *PARTS, "stop.training_iteration=1")
     assert "one checkpoint, which was read back" in rehearse(config).made
 
 

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import as_trainable
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.support.configs import config_from
 from tests.support.environments import Faulty
 
 CARTPOLE = "ppo_cartpole"
@@ -165,7 +164,7 @@ def test_evaluation_runs_exactly_as_many_env_steps() -> None:
     for num_runners, duration in ((1, 301), (3, 301), (2, 6)):
         runners = ("engine=inline", f"evaluation.evaluation_num_env_runners={num_runners}")
         overrides = [*QUICK, *unit, *runners, f"evaluation.evaluation_duration={duration}"]
-        config = build_experiment_config(compose_experiment([f"+experiment={CARTPOLE}", *overrides]))
+        config = config_from(f"+experiment={CARTPOLE}", *overrides)
         with Trainer(config, note=notes.append) as trainer:
             result = trainer.evaluate()
             assert without_times(trainer.evaluate()) == without_times(result), "always the same seeds"

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import UserError
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.config.yaml_files import read_yaml
 from runner.experiment.trainer import Trainer
 from runner.importing import Imported, import_rllib
 from runner.importing.rllib_algorithms import ALGORITHMS
 from runner.importing.rllib_config import rllib_defaults
 from tests.conftest import Run
+from tests.support.configs import config_from
 
 CONFIGS = Path(__file__).parents[1] / "data" / "rllib_configs"
 ENVIRONMENT = {"DQN": "CartPole-v1", "PPO": "CartPole-v1", "BC": "CartPole-v1", "MARWIL": "CartPole-v1"}
@@ -36,7 +35,7 @@ def experiment(folder: Path, imported: Imported) -> ExperimentConfig:
     path = folder / "conf" / "experiment" / "imported.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(imported.to_yaml())
-    return build_experiment_config(compose_experiment(["+experiment=imported"], folder / "conf"))
+    return config_from("+experiment=imported", config_dir=folder / "conf")
 
 
 def partial(folder: Path, algorithm: str, **values: Any) -> tuple[Any, Imported]:

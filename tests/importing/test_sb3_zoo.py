@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import UserError
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.importing import import_sb3_zoo
 from tests.conftest import Run
+from tests.support.configs import config_from
 
 PPO = """
 default: &few
@@ -60,7 +59,7 @@ def experiment(folder: Path, algorithm: str, text: str, env: str) -> tuple[Exper
     path = folder / "conf" / "experiment" / "imported.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(imported.to_yaml())
-    return build_experiment_config(compose_experiment(["+experiment=imported"], folder / "conf")), imported
+    return config_from("+experiment=imported", config_dir=folder / "conf"), imported
 
 
 def test_ppo(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from runner.league.opponent_environments import ITSELF
 from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Run, marked_but
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 from tests.support.run_views import RunAt, feature_of
 
@@ -164,9 +165,8 @@ def test_a_policy_file_plays_the_seats_of_its_module_alone(tmp_path: Path) -> No
     ],
 )
 def test_files_of_several_modules_are_checked(given: str, what: str, nearest: str | None) -> None:
-    composed = compose_experiment(["+experiment=ppo_league_pursuit", f"league.fixed.old={given}"])
     with pytest.raises(ConfigError) as raised:
-        build_experiment_config(composed)
+        config_from("+experiment=ppo_league_pursuit", f"league.fixed.old={given}")
     (problem,) = raised.value.problems
     assert what in problem.what
     assert (problem.nearest, problem.where) == (nearest, f"override league.fixed.old={given}")
@@ -247,9 +247,8 @@ def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) ->
     ],
 )
 def test_a_wrong_share_is_told_by_its_override(override: str, expected: str) -> None:
-    composed = compose_experiment(["+experiment=ppo_league_tictactoe", override])
     with pytest.raises(ConfigError) as raised:
-        build_experiment_config(composed)
+        config_from("+experiment=ppo_league_tictactoe", override)
     (problem,) = raised.value.problems
     assert (problem.where, problem.expected) == (f"override {override}", expected)
 

@@ -13,14 +13,13 @@ import torch
 
 from runner import Trainer
 from runner.config.algorithms import DQNConfig, MunchausenDQNConfig
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ModuleConfig
-from runner.config.validation import build_experiment_config
 from runner.learners.dqn import DQNLoss, rescaled, unscaled
 from runner.learners.munchausen_dqn import MunchausenDQNLoss
 from runner.modules import DoubleQModule
 from tests.learners.loss_contract import LossContract
 from tests.learners.toy_mdps import steps_to_the_end
+from tests.support.configs import config_from
 
 RETURN = "env_runners/episode_return_mean"
 
@@ -200,7 +199,7 @@ def trainer_of(*overrides: str) -> Trainer:
         "tracking=none",
         "stop.training_iteration=1",
     )
-    return Trainer(build_experiment_config(compose_experiment([*settings, *overrides])))
+    return Trainer(config_from(*settings, *overrides))
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.25])

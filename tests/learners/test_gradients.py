@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import GroupGradients, ModuleGradient, average_gradients
 from runner.learners.loss_failure import LossNotFinite
@@ -21,6 +19,7 @@ from runner.learners.train_batch import TrainBatch
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.offline_modules import recorded_rows
 from tests.learners.test_optimizers import CASES
+from tests.support.configs import config_from
 
 ONE_STEP = {"num_epochs": 1, "minibatch_size": None, "minibatching": "time_ordered"}
 
@@ -78,7 +77,7 @@ def test_env_runners_compute_no_gradients_of_a_loss_that_adapts(
     overrides: list[str], told: str | None, plan: str
 ) -> None:
     overrides = [*overrides, f"algorithm.plan={plan}", "engine=inline", "module.fcnet_hiddens=[4]", "tracking=none"]
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     if told is None:
         Trainer(config).close()
         return

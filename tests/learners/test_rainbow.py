@@ -16,14 +16,13 @@ from torch import Tensor
 
 from runner import Trainer
 from runner.config.algorithms import DQNConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
-from runner.config.validation import build_experiment_config
 from runner.learners.dqn import DQNLoss
 from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule
 from tests.learners.loss_contract import DISCRETE, LossContract, make_batch
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly
 
 VECTOR = gym.spaces.Box(-5, 5, (3,), np.float32)
@@ -163,7 +162,7 @@ QUICK = (
 
 
 def trainer_of(*overrides: str) -> Trainer:
-    return Trainer(build_experiment_config(compose_experiment(overrides)))
+    return Trainer(config_from(*overrides))
 
 
 def rainbow_of(*overrides: str) -> Trainer:

@@ -20,6 +20,7 @@ from runner.module_building import build_modules
 from runner.modules import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 from runner.testing.module_learner import ModuleLearner
+from tests.support.configs import config_from
 
 Behaviour = Callable[[Any, np.random.Generator], Any]
 ID = "default_policy"
@@ -121,8 +122,7 @@ def steps_to_the_end(*overrides: str, num_env_steps: int = 10_000) -> float:
         "evaluation.evaluation_interval=null",
     )
     stop = f"stop.num_env_steps_sampled_lifetime={num_env_steps}"
-    composed = compose_experiment([f"env._target_={__name__}.Corridor", stop, *settings, *overrides])
-    with Trainer(build_experiment_config(composed)) as trainer:
+    with Trainer(config_from(f"env._target_={__name__}.Corridor", stop, *settings, *overrides)) as trainer:
         while (result := trainer.train())["num_env_steps_sampled_lifetime"] < num_env_steps:
             pass
     return float(result["env_runners/episode_len_mean"])

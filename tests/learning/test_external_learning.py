@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, addresses_of
+from tests.support.configs import config_from
 
 EXAMPLES = ROOT / "examples" / "external"
 RETURN = "env_runners/episode_return_mean"
@@ -54,7 +53,7 @@ def train(name: str, seed: int, run_dir: Path) -> dict[str, float]:
 
 def test_promises_are_those_of_the_experiments() -> None:
     for (experiment, *_), _, promised in RUNS.values():
-        stop = build_experiment_config(compose_experiment([f"+experiment={experiment}"])).stop
+        stop = config_from(f"+experiment={experiment}").stop
         assert stop[RETURN] == promised
     files = {path.stem for path in (ROOT / "conf" / "experiment").glob("ppo_external_*.yaml")}
     assert files == {experiment for (experiment, *_), _, _ in RUNS.values()}

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.environments.other_packages import GAMES
 from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT, marked_but
+from tests.support.configs import config_from
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"
 EVALUATION = "evaluation/env_runners/episode_return_mean"
@@ -267,7 +266,7 @@ def test_without_a_curriculum_the_end_of_the_maze_is_never_reached(seed: int) ->
 @pytest.mark.slow
 def test_promises_are_those_of_the_experiments() -> None:
     for name, promised in ({name: name for name in PROMISES} | COMPARED).items():
-        stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
+        stop = config_from(f"+experiment={name}").stop
         assert stop == {_metric(name): PROMISES[promised][0], STEPS: PROMISES[promised][1]}
     experiments = [path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")]
     files = (

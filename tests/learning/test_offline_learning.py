@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.chaos.runs import NOT_KILLED
 from tests.conftest import ROOT
 from tests.learning.test_learning import SAMPLED
+from tests.support.configs import config_from
 
 RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iteration"
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
@@ -165,7 +164,7 @@ def test_recorded_steps_help_from_the_start(mixed_quality: Path, seed: int) -> N
 
 def test_promises_are_those_of_the_experiments() -> None:
     for name, target in PROMISES.items():
-        config = build_experiment_config(compose_experiment([f"+experiment={name}", "offline.input_=data"]))
+        config = config_from(f"+experiment={name}", "offline.input_=data")
         assert config.stop[RETURN] == target
         assert config.stop.keys() == {RETURN, ITERATION}
         assert config.evaluation.evaluation_duration >= 10

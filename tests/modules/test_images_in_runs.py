@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.modules.observation_encoder import CNN
 from tests.conftest import QUICK, Run
+from tests.support.configs import config_from
 from tests.support.forging import rewrite_manifest
 from tests.support.resuming import assert_command_resumes_exactly
 
@@ -79,8 +78,7 @@ def overrides(arguments: str) -> list[str]:
 @pytest.mark.parametrize("arguments", CASES)
 def test_one_iteration(arguments: str) -> None:
     has_cnn, warning = CASES[arguments]
-    composed = compose_experiment(["+experiment=ppo_cartpole", *overrides(arguments)])
-    config = build_experiment_config(composed)
+    config = config_from("+experiment=ppo_cartpole", *overrides(arguments))
     notes: list[str] = []
     with Trainer(config, note=notes.append) as trainer:
         modules = trainer.learners.modules["default_policy"].modules()

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
-from runner.config.validation import build_experiment_config
 from runner.episodes import MultiAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
@@ -26,6 +24,7 @@ from runner.pipelines import (
 )
 from runner.pipelines.cross_agent_connectors import observations_of_agents
 from tests.support.coded_agents import CodedAgentsEnv, CodedRun, code_of, make_coded_run
+from tests.support.configs import config_from
 
 Seen = dict[tuple[str, int, str], Any]
 
@@ -237,7 +236,7 @@ def test_an_env_connector_that_asks_for_multi_agent_episodes_is_refused() -> Non
 
     def check(connector: str) -> None:
         edit = f"connectors.env_to_module=[{{append: {{_target_: {__name__}.{connector}}}}}]"
-        build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", edit]))
+        config_from("+experiment=ppo_multi_agent_cartpole", edit)
 
     check("Careful")
     with pytest.raises(
@@ -250,8 +249,6 @@ def test_one_agent_has_no_others() -> None:
     from runner.module_building import build_modules
 
     connector = "{append: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}"
-    config = build_experiment_config(
-        compose_experiment(["+experiment=ppo_cartpole", f"connectors.learner=[{connector}]"])
-    )
+    config = config_from("+experiment=ppo_cartpole", f"connectors.learner=[{connector}]")
     with pytest.raises(ConfigError, match="reads the episodes of other agents, but the environment has only one"):
         build_modules(config)

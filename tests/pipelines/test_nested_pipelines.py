@@ -22,6 +22,7 @@ from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, 
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.configs import config_from
 
 CPU = torch.device("cpu")
 SPACES = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Discrete(5)
@@ -196,7 +197,7 @@ class Standardised(ConnectorPipeline):
 def test_a_pipeline_of_ones_own_may_make_its_connectors() -> None:
     block = f"{{_target_: {__name__}.Standardised, clip: 2.0}}"
     edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, connector: {block}}}]"
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
+    config = config_from("+experiment=ppo_cartpole", edit)
     pipeline = env_to_module(*config.connectors.env_to_module)
     assert pipeline.observation_space == gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
 
@@ -205,7 +206,7 @@ def test_show_draws_the_connectors_of_nested_pipelines_below_them() -> None:
     connectors = f"[{{_target_: {P}.FlattenObservations}}, {{_target_: {P}.MeanStdFilter}}]"
     block = f"{{_target_: {P}.ConnectorPipeline, connectors: {connectors}}}"
     edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, connector: {block}}}]"
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
+    config = config_from("+experiment=ppo_cartpole", edit)
     lines = render_pipelines(config).splitlines()
     start = next(number for number, line in enumerate(lines) if "ConnectorPipeline" in line)
     assert lines[start].startswith("   2 ConnectorPipeline")

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.callbacks import Callbacks
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
@@ -23,6 +21,7 @@ from runner.plans.operator import WORKED
 from runner.plans.run_parts import RunParts
 from runner.replay import ReplayBuffer
 from runner.replay.replay_part import ReplayPart
+from tests.support.configs import config_from
 
 ID = "default_policy"
 
@@ -31,7 +30,7 @@ ID = "default_policy"
 def config_of(*overrides: str) -> ExperimentConfig:
     """Of A2C on CartPole, with one tiny network."""
     small = ("module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none", "stop.training_iteration=1")
-    return build_experiment_config(compose_experiment(["+experiment=a2c_cartpole", *small, *overrides]))
+    return config_from("+experiment=a2c_cartpole", *small, *overrides)
 
 
 def parts_of(learners: Any = None, env_runners: Any = None, buffer: ReplayBuffer | None = None) -> RunParts:

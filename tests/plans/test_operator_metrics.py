@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from runner.cli.conditions import find_assertion_problems
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
 from runner.config.user_code import line_of
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.plans.hand_made import config_of, context_of
 from tests.support import own_plans
+from tests.support.configs import config_from
 
 OWN = "tests.support.own_plans"
 SHARE, P90 = "plan/EverySecond/given_share", "plan/EverySecond/episodes_p90"
@@ -44,7 +43,7 @@ def trainer_of(*overrides: str) -> Trainer:
 
 
 def check(*overrides: str) -> None:
-    build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *SMALL, *overrides]))
+    config_from("+experiment=ppo_cartpole", *SMALL, *overrides)
 
 
 def of_plan(result: dict[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunnerError
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.plans import Operator
+from tests.support.configs import config_from
 
 HERE = "tests.plans.test_own_operators"
 SMALL = ["env_runners.num_envs_per_env_runner=2", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"]
@@ -94,7 +93,7 @@ def test_a_good_operator_goes_on() -> None:
 def test_a_plan_that_trains_nothing(plan: str) -> None:
     arguments = ["+experiment=ppo_cartpole", f"algorithm.plan={plan}"]
     with pytest.raises(ConfigError) as caught:
-        build_experiment_config(compose_experiment(arguments))
+        config_from(*arguments)
     report = " ".join(str(caught.value).split())
     for message in (
         "algorithm.plan does not update any module",
@@ -102,4 +101,4 @@ def test_a_plan_that_trains_nothing(plan: str) -> None:
         "TrainOneStep or ApplyGradients",
     ):
         assert message in report
-    build_experiment_config(compose_experiment([*arguments, "offline.output=data"]))
+    config_from(*arguments, "offline.output=data")

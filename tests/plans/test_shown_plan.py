@@ -7,15 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.steps import read_plan, steps_of
-from runner.config.validation import build_experiment_config
 from runner.plans.shown_plan import ShownPlan
+from tests.support.configs import config_from
 
 
 def shown(experiment: str, *overrides: str) -> ShownPlan:
-    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+    config = config_from(f"+experiment={experiment}", *overrides)
     return ShownPlan(read_plan(config.algorithm.plan))
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner import Trainer
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
+from tests.support.configs import config_from
 
 STARTS, BATCH = 40, 8
 
@@ -21,7 +20,7 @@ def trainer_of(*overrides: str) -> Trainer:
         f"algorithm.num_steps_sampled_before_learning_starts={STARTS}",
         "algorithm.min_sample_timesteps_per_iteration=0",
     )
-    return Trainer(build_experiment_config(compose_experiment([*settings, *overrides])))
+    return Trainer(config_from(*settings, *overrides))
 
 
 def check(result: Any, intensity: float, started_at: int) -> None:
@@ -127,7 +126,7 @@ def test_updates_of_an_algorithm_with_nothing_but_an_environment(
         *(f"env_runners.num_envs_per_env_runner={num_envs}", "algorithm.num_steps_sampled_before_learning_starts=100"),
         "algorithm.min_sample_timesteps_per_iteration=300",
     )
-    with Trainer(build_experiment_config(compose_experiment(settings))) as trainer:
+    with Trainer(config_from(*settings)) as trainer:
         results: list[Any] = [trainer.train() for _ in range(2)]
     for result in results:
         since_start = result["num_env_steps_sampled_lifetime"] - 100

@@ -10,14 +10,13 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import blank_item
 from runner.module_building import BuiltActingModule, ModuleSpec, build_acting_module
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy.stored_policy import random_observations
 from runner.rows.lock_step_rows import LockStepRows
+from tests.support.configs import config_from
 
 CONNECTORS = "runner.pipelines."
 
@@ -31,8 +30,7 @@ def make_parts(
     experiment: str = "ppo_cartpole",
 ) -> tuple[BuiltActingModule, ExperimentConfig]:
     """The acting parts of a small network for these spaces."""
-    composed = compose_experiment([f"+experiment={experiment}", "module.fcnet_hiddens=[16,16]", *overrides], None)
-    config = build_experiment_config(composed)
+    config = config_from(f"+experiment={experiment}", "module.fcnet_hiddens=[16,16]", *overrides)
     edits = replace(config.connectors, env_to_module=env_to_module or [], module_to_env=module_to_env or [])
     config = replace(config, connectors=edits)
     plan = ModuleSpec("default_policy", None, observation_space, action_space, config.module, config.algorithm)

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from runner import Trainer
-from runner.config.compose import compose_experiment
 from runner.config.operators import OPERATORS
 from runner.config.plans.needs import learns_from_replay_only
 from runner.config.plans.steps import read_plan
-from runner.config.validation import build_experiment_config
 from runner.episodes.columns import Rollout
 from runner.pipelines.mean_std_filter import Moments
 from runner.pipelines.raw_observations import raw_filters
 from runner.plans.operators.replay import replayed
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray
 
 ID = "default_policy"
@@ -157,7 +156,7 @@ def test_plans_that_learn_from_replay_only(name: str) -> None:
 
 
 def test_a_module_may_learn_from_replay_only_beside_one_that_does_not() -> None:
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_dqn_multi_agent_cartpole"]))
+    config = config_from("+experiment=ppo_dqn_multi_agent_cartpole")
     plan = read_plan(config.algorithm.plan)
     assert not learns_from_replay_only(plan, "p0")
     assert learns_from_replay_only(plan, "p1")

@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_building import build_modules, make_module_specs, weights_of
@@ -27,6 +25,7 @@ from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner
 from tests.conftest import WAIT_S, wait_until
+from tests.support.configs import config_from
 
 EXPERIMENT = "+experiment=ppo_external_cartpole"
 OFF = "rllink.force_on_policy=false"
@@ -55,8 +54,7 @@ def _one_export_for_equal_modules() -> Iterator[None]:
 @cache
 def _configuration_of(overrides: tuple[str, ...]) -> ExperimentConfig:
     """Configurations are frozen: servers with equal overrides share one."""
-    composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
-    return build_experiment_config(composed)
+    return config_from(EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides)
 
 
 class Served:

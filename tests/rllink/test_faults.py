@@ -22,9 +22,7 @@ import numpy as np
 import pytest
 
 from runner.cli.main import main
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_building import make_module_specs
 from runner.rllink.client import Client, RLlinkError, ServerGone
@@ -44,6 +42,7 @@ from tests.rllink.conftest import (
     served_for_long,
     wait_until_watched,
 )
+from tests.support.configs import config_from
 
 SHORT = "rllink.frame_timeout_s=0.4"
 EPISODES = {"type": "EPISODES", "episodes": [episode(1)]}
@@ -709,7 +708,7 @@ class TestTls:
 def test_nobody_else_gets_an_address_before_the_server_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    config = build_experiment_config(compose_experiment([EXPERIMENT, f"env.port={port}"], None))
+    config = config_from(EXPERIMENT, f"env.port={port}")
     runner = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     try:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.stop_criteria import met_criteria
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.judgement import ClientJudge, RewardBound
 from tests.rllink.conftest import EXPERIMENT, OFF, Serve, Served, episode
+from tests.support.configs import config_from
 
 
 def judge_rounds(judge: ClientJudge, returns_of: dict[str, Callable[[], float]], num_rounds: int) -> list[str]:
@@ -106,7 +105,7 @@ def result(num_clients: int, with_episodes: int, quarantined: int = 0) -> dict[s
 
 
 def stopping_at(stop: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment([EXPERIMENT, "~stop", f"+{stop}"], None))
+    return config_from(EXPERIMENT, "~stop", f"+{stop}")
 
 
 def test_stop_waits_for_the_majority_of_clients() -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.rllink import name_records, parse_records
-from runner.config.validation import build_experiment_config
 from runner.rllink.client.frames import FrameReader, frame
 from tests.conftest import Run, addresses_of, progress_of, result_of
 from tests.rllink.conftest import EXPERIMENT, OFF, Connect, Serve, episode, hello, part
+from tests.support.configs import config_from
 
 SMALL = (
     *(EXPERIMENT, "env.port=0", "hydra.run.dir=run", "tracking=none", "module.fcnet_hiddens=[8]", OFF),
@@ -115,7 +114,7 @@ def test_what_the_server_acted_in_is_not_repeated(serve: Serve, connect: Connect
 @pytest.mark.parametrize("name", ["0.0", "0.0:5", "0.0:7-5", "0:1-2", "x", "0.0:-1-2"])
 def test_what_names_no_messages(name: str) -> None:
     with pytest.raises(ConfigError, match=r"RUNNER:FIRST-LAST, for example 0\.0:12-15"):
-        build_experiment_config(compose_experiment([EXPERIMENT, f"rllink.skip_journal_records=['{name}']"], None))
+        config_from(EXPERIMENT, f"rllink.skip_journal_records=['{name}']")
 
 
 def test_names_of_messages() -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.episode_recording import EpisodeRecording
 from runner.episodes import nested
@@ -19,6 +17,7 @@ from runner.module_building import build_acting_module, build_modules, lookback_
 from runner.rllink.inference import Versions
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
+from tests.support.configs import config_from
 
 FRAMES = "{_target_: runner.pipelines.FrameStacking, num_frames: 3}"
 PREVIOUS = "{_target_: runner.pipelines.PrevActionsPrevRewards, n_prev_actions: 2}"
@@ -65,7 +64,7 @@ class Capture:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_runner_and_what_arrives_agree(case: str) -> None:
-    config = build_experiment_config(compose_experiment(CASES[case], None))
+    config = config_from(*CASES[case])
     config = replace(config, env_runners=replace(config.env_runners, num_envs_per_env_runner=3))
     plans = make_module_specs(config)
     (plan,) = plans.values()
@@ -119,7 +118,7 @@ def arrived(module_id: str, block: ColumnBlock, episodes: dict[str, OpenEpisode]
 
 def test_statistics_are_of_every_observation_once() -> None:
     """Episodes in two parts teach a filter what whole ones do."""
-    config = build_experiment_config(compose_experiment(CASES["filtered"], None))
+    config = config_from(*CASES["filtered"])
     (plan,) = make_module_specs(config).values()
     weights = weights_of(build_modules(config))
     rng = np.random.default_rng(0)

@@ -24,6 +24,7 @@ from tests.conftest import ROOT, WAIT_S, addresses_of, num_lines, wait_until
 from tests.rllink.conftest import EXPERIMENT, RawClient, episode, part
 from tests.rllink.test_runs import CLIENT
 from tests.rllink.test_tasks import CURRICULUM
+from tests.support.configs import config_from
 
 SMALL = ("env.port=0", "module.fcnet_hiddens=[8]", "rllink=off_policy", "algorithm.train_batch_size_per_learner=20")
 SMALL += ("algorithm.minibatch_size=null",)
@@ -37,11 +38,8 @@ class Recorded:
     """A trainer that records, one client, and what the trainer has counted."""
 
     def __init__(self, folder: Path, run_dir: Path | None, *overrides: str, state: Any = None) -> None:
-        from runner.config.compose import compose_experiment
-        from runner.config.validation import build_experiment_config
-
-        composed = compose_experiment([EXPERIMENT, *SMALL, f"offline.output={folder}", *overrides], None)
-        self.trainer = Trainer(build_experiment_config(composed), run_dir=run_dir, loads_modules=state is None)
+        config = config_from(EXPERIMENT, *SMALL, f"offline.output={folder}", *overrides)
+        self.trainer = Trainer(config, run_dir=run_dir, loads_modules=state is None)
         if state is not None:
             self.trainer.set_state(state)
         host, port = self.trainer.addresses[0].split(":")

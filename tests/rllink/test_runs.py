@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from tests.conftest import ROOT, WAIT_S, Run, addresses_of
 from tests.rllink.conftest import EXPERIMENT
+from tests.support.configs import config_from
 
 BOX = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
 CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
@@ -46,7 +45,7 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
 )
 def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_experiment_config(compose_experiment(overrides, None))
+        config_from(*overrides)
 
 
 def test_an_address_that_is_taken(run_main: Run) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
-from runner.config.validation import build_experiment_config
 from runner.rllink.client import Client, RLlinkError
 from runner.rows.task_outcomes import TaskOutcome
 from tests.rllink.conftest import EXPERIMENT, Served, episode
+from tests.support.configs import config_from
 
 CURRICULUM = "curriculum={rule: uniform, tasks: {easy: {options: {k: 1}}, hard: {env_config: {k: 9}}}}"
 ODDS = {"easy": 0.75, "hard": 0.25}
@@ -83,4 +82,4 @@ def test_an_announcement_to_an_unknown_receiver_is_reported(serve: Callable[...,
 def test_infos_cannot_be_measured() -> None:
     overrides: list[Any] = [EXPERIMENT, CURRICULUM, "curriculum.measure=info:score"]
     with pytest.raises(ConfigError, match="is an info, which external simulators do not send"):
-        build_experiment_config(compose_experiment(overrides, None))
+        config_from(*overrides)

@@ -23,10 +23,10 @@ from benchmarks.learning_table import published_return
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
-from runner.config.validation import build_experiment_config
 from runner.experiment.learner_builder import _check_shared_out
 from runner.experiment.rehearsal import rehearse
 from runner.module_building import build_module, make_module_specs
+from tests.support.configs import config_from
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table of algorithms: begin -->", "<!-- table of algorithms: end -->"
@@ -198,7 +198,7 @@ def _is_accepted(algorithm: str, overrides: Sequence[str], folder: Path) -> bool
             return False
         data = [f"offline.input_={path}", *OFFLINE]
     try:
-        config = build_experiment_config(compose_experiment([f"algorithm={algorithm}", *overrides, *data, *SHORT]))
+        config = config_from(f"algorithm={algorithm}", *overrides, *data, *SHORT)
         rehearse(replace(config, learners=replace(config.learners, compile=False)))
         if config.learners.num_learners > 1:
             specs = make_module_specs(config)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.sweep.space import Combination
 from runner.sweep.trials import SweepFolder
 from tests.conftest import Run
+from tests.support.configs import config_from
 
 RETURN = "env_runners/episode_return_mean"
 FIXED = [
@@ -31,11 +30,11 @@ def make_sweep(path: Path, trials: list[tuple[Combination, float | None]], fixed
 
 
 def config_of(overrides: list[str], config_dir: Path | None = None) -> ExperimentConfig:
-    config = build_experiment_config(compose_experiment(overrides, config_dir))
+    config = config_from(*overrides, config_dir=config_dir)
     return replace(config, sweep=config_of_sweep, experiment_name="")
 
 
-config_of_sweep = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"])).sweep
+config_of_sweep = config_from("+experiment=ppo_cartpole").sweep
 
 
 def test_the_best_combination_over_its_seeds(run_main: Run, tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.sweep.display import LiveSweepDisplay, SweepDisplay
 from runner.sweep.trials import SweepFolder
+from tests.support.configs import config_from
 
 RETURN, STEPS, TIME = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "time_total_s"
 
 
 @pytest.fixture(scope="module")
 def config() -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"]))
+    return config_from("+experiment=ppo_cartpole")
 
 
 @pytest.fixture

@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.folder import list_checkpoints
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.sweep.schedulers import Population, coordinates, from_coordinate
 from runner.sweep.space import Interval, SearchSpace, read_search_space
 from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial
 from tests.conftest import QUICK, Run, progress_of, wait_until
+from tests.support.configs import config_from
 from tests.sweep.test_sweeps import trials_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Tune warns about its own future
@@ -134,7 +133,7 @@ CONFIGS: dict[tuple[str, ...], Any] = {}
 
 def config_of(overrides: tuple[str, ...]) -> Any:
     if overrides not in CONFIGS:
-        CONFIGS[overrides] = build_experiment_config(compose_experiment(overrides))
+        CONFIGS[overrides] = config_from(*overrides)
     return CONFIGS[overrides]
 
 

@@ -15,13 +15,12 @@ from hypothesis.extra.numpy import arrays
 
 from runner.cli.conditions import Condition
 from runner.cli.trained import TrainedSweep
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.report.sweep_record import read_sweep
 from runner.sweep.display import SweepDisplay
 from runner.sweep.statistics import estimate, estimate_curve, group_by_combination, rank, rank_folder
 from runner.sweep.trials import SweepFolder, Trial, pareto_front
 from tests.conftest import Run
+from tests.support.configs import config_from
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 MAYBE = NUMBERS | st.just(math.nan)
@@ -200,7 +199,7 @@ def test_all_views_agree(run_main: Run, tmp_path: Path, target: float | None) ->
     assert folder.target == target
     assert rank_folder(folder).best is folder.trials[expected]
     stream = io.StringIO()
-    SweepDisplay(build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"])), {}, stream).finish(folder)
+    SweepDisplay(config_from("+experiment=ppo_cartpole"), {}, stream).finish(folder)
     assert stream.getvalue().splitlines()[2].split()[0] == str(expected)
     assert f"best: trial {expected}, " in stream.getvalue()
     best = read_sweep(folder).best

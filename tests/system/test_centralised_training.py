@@ -10,12 +10,11 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules
 from tests.conftest import Outcome
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 SHORT = (
@@ -91,7 +90,7 @@ def test_a_policy_is_exported_without_the_critic(run_main: Callable[..., Outcome
     ],
 )
 def test_mistakes_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
-    config = build_experiment_config(compose_experiment([f"+experiment={GAME}", *overrides]))
+    config = config_from(f"+experiment={GAME}", *overrides)
     with pytest.raises(ConfigError, match=message):
         build_modules(config)
 

@@ -19,9 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
@@ -29,6 +27,7 @@ from runner.experiment.learner_builder import build_learner_group
 from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.players import Player, Seat
 from runner.module_building import build_modules, make_module_specs
+from tests.support.configs import config_from
 
 NUM_PLAYERS = 3
 SPACES = {"red": gym.spaces.Box(-9, 9, (3,), np.float32), "blue": gym.spaces.Box(-9, 9, (2,), np.float32)}
@@ -501,7 +500,7 @@ def composed(kind: str) -> ExperimentConfig:
         f"algorithm={{entropy_coeff: {ENTROPY_COEFF}, grad_clip: null, optimizer: {{name: sgd, epsilon: null}}}}",
         "evaluation.evaluation_interval=null",
     ]
-    return build_experiment_config(compose_experiment(overrides))
+    return config_from(*overrides)
 
 
 def config_of(memory: str, kind: str, max_seq_len: int, num_envs: int, seed: int) -> ExperimentConfig:

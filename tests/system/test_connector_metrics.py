@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
+from tests.support.configs import config_from
 
 CONNECTORS = "tests.support.reporting_connectors"
 AFTER_OBS = "insert_after: AddObservationsFromEpisodesToBatch"
@@ -84,7 +83,7 @@ def test_several_modules_report_under_their_ids() -> None:
         assert found[f"connectors/{module_id}/module_to_env/num_actions"] > 0
         assert 0 < found[f"connectors/{module_id}/env_to_module/left_fraction"] < 1
         assert found[f"connectors/{module_id}/learner/reward_sum"] > 0
-    config = build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", *REPORTING]))
+    config = config_from("+experiment=ppo_multi_agent_cartpole", *REPORTING)
     agents = {"p0": ["p0"], "p1": ["p1"]}
     assert set(found) == {name for name in producible_metrics(config, agents) if name.startswith("connectors/")}
 
@@ -112,7 +111,7 @@ def test_several_learners_report_each_row_once() -> None:
 
 
 def check(*overrides: str) -> None:
-    build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides]))
+    config_from("+experiment=ppo_cartpole", *overrides)
 
 
 def stop(name: str) -> str:

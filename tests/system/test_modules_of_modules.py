@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
-from runner.config.validation import build_experiment_config
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
@@ -29,6 +27,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Run, without_times
 from tests.support.coded_agents import make_coded_run
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 
 AGENTS = "ppo_multi_agent_cartpole"
@@ -66,7 +65,7 @@ def test_a_plain_multi_module_acts_as_each_module_by_itself() -> None:
 
 def test_a_vector_step_is_one_forward_pass_of_all_modules() -> None:
     overrides = [f"+experiment={AGENTS}", *QUICK, f"{KEY}={{_target_: {MODULES}.Counting}}"]
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     runner: Any = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     sample = runner.sample(40, True)
     runner.close()
@@ -186,7 +185,7 @@ def test_a_new_run_begins_with_modules_that_shared_parameters(run_main: Run, tmp
     ],
 )
 def test_mistakes_that_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
-    config = build_experiment_config(compose_experiment([f"+experiment={AGENTS}", *overrides]))
+    config = config_from(f"+experiment={AGENTS}", *overrides)
     with pytest.raises(ConfigError, match=message):
         build_modules(config)
 

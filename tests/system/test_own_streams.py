@@ -16,14 +16,13 @@ import pytest
 import torch
 
 from runner.config.algorithms import A2CConfig
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.learners.a2c import A2CLoss
 from runner.pipelines import Connector, ConnectorPipeline, EnvToModuleConnector, LearnerConnector, Requirements
 from runner.pipelines.connector import Batch
 from runner.testing import BrokenContract, check_connector, check_loss
 from tests.conftest import QUICK
+from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly
 
 HERE = "tests.system.test_own_streams"
@@ -97,7 +96,7 @@ OWN = [
 def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "learners.num_learners=2" in overrides:
         request.getfixturevalue("ray_cluster")
-    config = build_experiment_config(compose_experiment([*OWN, *overrides]))
+    config = config_from(*OWN, *overrides)
     assert_resumes_exactly(partial(Trainer, config), tmp_path, cuts=[1])
 
 

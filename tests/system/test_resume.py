@@ -14,9 +14,7 @@ import pytest
 
 from runner.checkpoints import load_checkpoint
 from runner.config.algorithms import PPOConfig
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.validation import build_experiment_config
 from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer
 from tests.conftest import (
@@ -31,6 +29,7 @@ from tests.conftest import (
     wait_until,
     without_times,
 )
+from tests.support.configs import config_from
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 from tests.support.resuming import assert_command_resumes_exactly, assert_resumes_exactly
 
@@ -78,7 +77,7 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
 )
 def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     arguments = [f"+experiment={experiment}", *QUICK, *overrides, "algorithm.num_epochs=3"]
-    config = build_experiment_config(compose_experiment(arguments))
+    config = config_from(*arguments)
     assert_resumes_exactly(partial(Trainer, config), tmp_path, num_after=3)
 
 

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.loss_failure import with_rollout
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
@@ -26,6 +24,7 @@ from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
 from runner.module_building import build_modules
 from tests.conftest import ROOT, without_times
+from tests.support.configs import config_from
 from tests.support.resuming import assert_same_runs
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")
@@ -50,7 +49,7 @@ def _connector(block: str) -> str:
 
 
 def _config(experiment: str, *overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+    return config_from(f"+experiment={experiment}", *overrides)
 
 
 ray_test = pytest.mark.ray

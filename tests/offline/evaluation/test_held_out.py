@@ -13,12 +13,9 @@ import pytest
 import torch
 
 from runner.cli.evaluate import held_out_lines
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
-from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.experiment.learner_builder import build_learner_group
@@ -36,6 +33,7 @@ from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
 from tests.conftest import QUICK, ROOT, Run, progress_of, result_of, without_times
 from tests.offline.problems import config_error, data_error, does_not_fit, no_path, no_trajectories
+from tests.support.configs import config_from
 from tests.support.problems import assert_error
 
 KEY = "evaluation.offline_evaluation_"
@@ -47,12 +45,8 @@ PPO = ("+experiment=ppo_cartpole", *QUICK)
 BC = ("+experiment=bc_cartpole", "offline.input_=none", "module.fcnet_hiddens=[16]")
 
 
-def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(overrides))
-
-
 def held_out_of(*overrides: str) -> HeldOutEvaluation:
-    config = config_of(*overrides)
+    config = config_from(*overrides)
     evaluation = build_held_out_evaluation(config, build_modules(config))
     assert evaluation is not None
     return evaluation
@@ -60,7 +54,7 @@ def held_out_of(*overrides: str) -> HeldOutEvaluation:
 
 def evaluated(*overrides: str, num_env_steps: int = 0) -> dict[str, Any]:
     """Of an untrained policy."""
-    config = config_of(*overrides)
+    config = config_from(*overrides)
     parts = build_modules(config)
     evaluation = build_held_out_evaluation(config, parts)
     assert evaluation is not None
@@ -137,7 +131,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
 def test_the_loss_of_behaviour_cloning_is_the_mean_over_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = (*BC, f"{KEY}input_={DATA / 'rllib_cartpole_episodes'}")
     metrics = evaluated(*overrides)
-    parts = build_modules(config_of(*overrides))["default_policy"]
+    parts = build_modules(config_from(*overrides))["default_policy"]
     log_probs = []
     for block in blocks_of(DATA / "rllib_cartpole_episodes"):
         for episode in block:
@@ -189,7 +183,7 @@ def test_the_loss_has_the_coefficients_of_training() -> None:
 
 def test_the_loss_has_the_state_of_training() -> None:
     overrides = ("+experiment=marwil_cartpole", "offline.input_=none", f"{KEY}input_={RECORDED}")
-    config = config_of(*overrides)
+    config = config_from(*overrides)
     parts = build_modules(config)
     state, evaluation = build_learner_group(config, parts).get_state(), held_out_of(*overrides)
     first = evaluation.evaluate(state, {}, 0)
@@ -433,7 +427,7 @@ def test_message(
     _written(tmp_path / "no_logp", _without(block, "action_logp"))
     _written(tmp_path / "late", _late(block))
     _ungrouped(tmp_path / "ungrouped")
-    config = config_of(*(f"{KEY}input_={text}" if text == RECORDED else text for text in overrides))
+    config = config_from(*(f"{KEY}input_={text}" if text == RECORDED else text for text in overrides))
     with pytest.raises(ConfigError) as caught:
         build_held_out_evaluation(config, build_modules(config))
     assert_error(caught.value, expected, tmp_path)
@@ -456,7 +450,7 @@ def test_what_evaluate_prints(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main("evaluate", "run", f"{KEY}input_=data", EVERY_TYPE, SMALL_Q)
     assert (outcome.code, outcome.err) == (0, "")
     result = json.loads((tmp_path / "run" / "evaluations.jsonl").read_text())
-    config = config_of(*PPO, f"{KEY}input_=data", EVERY_TYPE)
+    config = config_from(*PPO, f"{KEY}input_=data", EVERY_TYPE)
     held_out = {name.removeprefix("offline/"): value for name, value in result.items() if name.startswith("offline/")}
     lines = list(held_out_lines(config, held_out))
     assert "\n".join(lines) in outcome.out
@@ -464,13 +458,13 @@ def test_what_evaluate_prints(run_main: Run, tmp_path: Path) -> None:
 
 
 def test_table(assert_golden: Callable[[str, str], None]) -> None:
-    config = config_of(*PPO, f"{KEY}input_=[a,b]", f"{KEY}type=[eval_loss,wis,dr]", f"{KEY}level=0.9")
+    config = config_from(*PPO, f"{KEY}input_=[a,b]", f"{KEY}type=[eval_loss,wis,dr]", f"{KEY}level=0.9")
     metrics = {"eval_loss": -0.123456, "num_episodes": 1234, "num_env_steps": 56789, "discounted_return_mean": 71.5}
     metrics |= {"wis": 8.0, "wis_low": -2.5, "wis_high": 123456.7, "wis_effective_sample_size": 3.04}
     none = dict.fromkeys(("dr", "dr_low", "dr_high"))
     metrics |= none | {"dr_effective_sample_size": 0.0}
     assert_golden("held_out_table", "\n".join(held_out_lines(config, metrics)))
-    only_loss = config_of(*PPO, f"{KEY}input_=a")
+    only_loss = config_from(*PPO, f"{KEY}input_=a")
     assert list(held_out_lines(only_loss, metrics))[1:] == ["  loss             -0.12346"]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_modules
 from runner.offline.codecs.episode_format import episodes_to_table
@@ -19,6 +17,7 @@ from runner.offline.training.preflight import check_recorded_data
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 from tests.conftest import ROOT
 from tests.offline.recorded import BLOCK
+from tests.support.configs import config_from
 
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 done: Counter[str] = Counter()
@@ -52,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 def test_all_that_a_run_asks_before_it_trains_takes_one_opening(folder: Path) -> None:
     counting = f"offline.input_filesystem={__name__}.CountingFileSystem"
     overrides = ["+experiment=bc_cartpole", f"offline.input_={folder}", counting]
-    config = build_experiment_config(compose_experiment(overrides))
+    config = config_from(*overrides)
     parts = build_modules(config)[DEFAULT_MODULE_ID]
     source = check_recorded_data(config, parts)
     assert source is not None

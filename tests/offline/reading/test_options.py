@@ -8,13 +8,12 @@ import h5py
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
-from runner.config.validation import build_experiment_config
 from runner.episodes.columns import concat_blocks
 from runner.offline.files.data_error import DataError
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from tests.conftest import ROOT
+from tests.support.configs import config_from
 
 DATA = ROOT / "tests" / "data"
 
@@ -22,7 +21,7 @@ DATA = ROOT / "tests" / "data"
 def opened(option: str, path: Path) -> RecordedSource:
     """Open data by an option of the command line."""
     overrides = ["+experiment=bc_cartpole", f"offline={option}", f"offline.input_={path}"]
-    return open_source(build_experiment_config(compose_experiment(overrides, None)).offline)
+    return open_source(config_from(*overrides).offline)
 
 
 @pytest.mark.parametrize(

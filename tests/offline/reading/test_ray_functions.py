@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
-from runner.config.validation import build_experiment_config
 from runner.episodes.columns import concat_blocks
 from runner.offline.files.input_files import JSON
 from runner.offline.files.ray_data import read_rows
@@ -23,6 +21,7 @@ from runner.offline.reading.source import open_source
 from tests.offline import own_sources
 from tests.offline.own_sources import QUERY, connection_to, write_steps
 from tests.offline.recorded import read_by
+from tests.support.configs import config_from
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -164,6 +163,6 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
 )
 def test_mistakes_that_validation_tells(overrides: list[str], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_experiment_config(compose_experiment([*BC, *overrides]))
+        config_from(*BC, *overrides)
     (problem,) = caught.value.problems
     assert what in str(problem)

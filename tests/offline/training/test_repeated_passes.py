@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
-from runner.config.validation import build_experiment_config
 from runner.offline.reading.source import data_set_of, data_set_of_config, open_source, recorded_data_set, start_text
 from runner.offline.training.repeated_passes import PipelineMonitor
 from tests.conftest import ROOT, Run, progress_of, result_of
 from tests.offline.blocks import flat_block
 from tests.offline.recorded import record
+from tests.support.configs import config_from
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
 BC = (
@@ -151,7 +150,7 @@ def test_where_data_are(options: dict[str, Any], name: str, kind: str, source: d
     ],
 )
 def test_what_is_told_before_ray_starts(more: tuple[str, ...], text: str) -> None:
-    config = build_experiment_config(compose_experiment([*BC, *more]))
+    config = config_from(*BC, *more)
     assert start_text(config, open_source(config.offline)).startswith(text)
 
 
@@ -178,7 +177,7 @@ def test_a_run_shows_and_records_what_it_reads(ray_cluster: None, run_main: Run,
         lines = [line for line in outcome.out.splitlines() if line.startswith("iter ")]
         assert all(" return " not in line and " rows " in line for line in lines)
 
-    config = build_experiment_config(compose_experiment([*BC, *more]))
+    config = config_from(*BC, *more)
     *kept, before, streamed = progress_of(run_dir)
     for line in (*kept, before, streamed):
         assert set(line) <= set(producible_metrics(config))

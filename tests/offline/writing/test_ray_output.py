@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.config.required_trust import find_trust_requirements
-from runner.config.validation import build_experiment_config
 from runner.episodes.columns import ColumnBlock
 from runner.offline.files.input_files import JSON
 from runner.offline.files.ray_data import read_rows
@@ -25,6 +23,7 @@ from tests.offline import own_sources
 from tests.offline.blocks import flat_block
 from tests.offline.own_sources import QUERY, connection_to
 from tests.offline.recorded import read, read_by
+from tests.support.configs import config_from
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -160,7 +159,7 @@ def test_functions_are_checked_before_a_run_and_belong_to_what_is_trusted() -> N
     overrides = ["+experiment=ppo_cartpole", "offline.output=data", "offline.output_write_episodes=false"]
     method = f"offline.output_write_method={MODULE}.write_linez"
     with pytest.raises(ConfigError, match=r"did you mean .*write_lines"):
-        build_experiment_config(compose_experiment([*overrides, method]))
+        config_from(*overrides, method)
     for name, verb in ((f"{MODULE}.write_lines", "imports"), ("write_sql", "contacts"), ("write_json", None)):
         demands = find_trust_requirements({"offline": {"output_write_method": name}})
         assert [demand.verb for demand in demands] == ([] if verb is None else [verb])

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.compose import compose_experiment
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
@@ -19,10 +17,11 @@ from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
 from tests.conftest import QUICK, Run
+from tests.support.configs import config_from
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+    return config_from("+experiment=ppo_cartpole", *overrides)
 
 
 def recording_runner(config: ExperimentConfig, role: str) -> tuple[SingleAgentEnvRunner, dict[str, np.ndarray]]:
