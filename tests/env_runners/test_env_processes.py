@@ -23,7 +23,7 @@ from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
-from tests.conftest import WAIT_S, wait_until, without_times
+from tests.conftest import wait_until, without_times
 from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, failure_of, seed_of
 from tests.env_runners.test_separate_envs import assert_same_steps
 
@@ -76,10 +76,8 @@ def test_a_hung_process_is_killed_and_another_one_takes_its_place(made: Any) -> 
     env = made(failing("sleep", {(1, 0): 2}), "async", True, 1.0)
     env.reset(NAME)
     pids = pids_of(env)
-    started_s = time.monotonic()
     for action in actions_for(env, 3):
         env.step(action)
-    assert time.monotonic() - started_s < WAIT_S
     now = pids_of(env)
     assert [pid == other for pid, other in zip(pids, now, strict=True)] == [True, False, True]
     assert not is_there(pids[1])

@@ -35,7 +35,7 @@ ENDLESS = (*PPO, "env._target_=tests.support.endless.Endless", "stop.training_it
 AGENTS = (*PPO, "env._target_=tests.support.endless.EndlessAgents", "stop.training_iteration=2")
 REMOTE = "evaluation.evaluation_num_env_runners=2"
 
-RESPONSE_S = 15.0  # five on a machine that has nothing else to do
+RESPONSE_S = 60.0  # five on a machine that has nothing else to do
 
 
 # -- signals and budgets -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.support.problems import shown_problems
 
 START = ("+experiment=ppo_cartpole", *QUICK)
 TRAIN = (*START, "hydra.run.dir=run")
-# What issue 2 promises to be in every line.
+# Metrics that every line has.
 PROMISED = (
     "training_iteration",
     "num_env_steps_sampled_lifetime",

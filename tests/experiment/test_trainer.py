@@ -125,12 +125,11 @@ def test_three_ways_to_train_are_equal(ray_cluster: None, run_main: Any, tmp_pat
 def test_counters_add_up() -> None:
     results = _train([*QUICK, "env_runners.metrics_num_episodes_for_smoothing=100000"], 5)
     assert [result["training_iteration"] for result in results] == [1, 2, 3, 4, 5]
-    for name in ("num_env_steps_sampled", "env_runners/num_episodes"):
-        lifetime = {"num_env_steps_sampled": "num_env_steps_sampled_lifetime"}.get(name, "num_episodes_lifetime")
-        assert sum(result[name] for result in results) == results[-1][lifetime]
-    assert results[-1]["num_env_steps_trained_lifetime"] == results[-1]["num_env_steps_sampled_lifetime"]
-    # Every step is in exactly one episode: finished ones, or at most one running one a sub-environment.
     last = results[-1]
+    assert sum(result["num_env_steps_sampled"] for result in results) == last["num_env_steps_sampled_lifetime"]
+    assert sum(result["env_runners/num_episodes"] for result in results) == last["num_episodes_lifetime"]
+    assert last["num_env_steps_trained_lifetime"] == last["num_env_steps_sampled_lifetime"]
+    # Every step is in exactly one episode: finished ones, or at most one running one a sub-environment.
     finished = last["env_runners/episode_len_mean"] * last["num_episodes_lifetime"]
     assert 0 <= last["num_env_steps_sampled_lifetime"] - round(finished) <= 4 * 500
     # CartPole pays 1 a step.

@@ -213,7 +213,7 @@ def test_resources_that_are_never_there_are_refused_at_once(run_main: Run, tmp_p
         "+experiment=ppo_cartpole", *REMOTE, "env_runners.num_gpus_per_env_runner=1", "hydra.run.dir=run"
     )
     assert outcome.code == 2
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60, "Ray itself may have to start"
     assert_error(
         outcome.err,
         ConfigError(
