@@ -132,7 +132,11 @@ class Outcome:
     err: str
 
 
+# Types of the fixtures run_main, finished_run and copy_of_run, start_main, assert_golden.
 Run = Callable[..., Outcome]
+MakeRun = Callable[..., Path]
+Start = Callable[..., subprocess.Popen[str]]
+AssertGolden = Callable[[str, str], None]
 
 
 @pytest.fixture
@@ -157,7 +161,7 @@ def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
     """Runs `python -m runner ARGUMENTS` in this process, once for equal arguments; returns the run dir.
 
     Tests share it and leave it as it is; `copy_of_run` makes copies that may be changed.
@@ -180,7 +184,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 
 
 @pytest.fixture
-def copy_of_run(finished_run: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+def copy_of_run(finished_run: MakeRun, tmp_path: Path) -> MakeRun:
     """Copies what `finished_run` returns to the folder `run`."""
     return lambda *arguments: Path(shutil.copytree(finished_run(*arguments), tmp_path / "run"))
 
@@ -228,7 +232,7 @@ def default_hangup() -> None:
 
 
 @pytest.fixture
-def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_main(tmp_path: Path) -> Iterator[Start]:
     """Starts `python -m runner ARGUMENTS` in separate processes, for signals; kills them at the end."""
     started: list[subprocess.Popen[str]] = []
 
@@ -313,7 +317,7 @@ def portable(text: str, tmp_path: Path | None = None) -> str:
 
 
 @pytest.fixture
-def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], None]:
+def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> AssertGolden:
     """Compares a text with the stored one, folders and digests left out; UPDATE_GOLDEN=1 stores it instead.
 
     Texts of a folder of tests are in `golden/<folder>`, those of whole runs and of checkpoints in `golden/run`.

@@ -6,7 +6,6 @@ import base64
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
@@ -25,7 +24,7 @@ from runner.pages.page import Video, render
 from runner.pages.run_page import run_page
 from runner.pages.run_record import read_run
 from runner.videos import VideoFile, frame_of
-from tests.conftest import QUICK, ROOT, WAIT_S, Run, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, MakeRun, Run, result_of
 from tests.support.configs import config_from
 
 RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
@@ -134,7 +133,7 @@ def test_a_film_that_fails_is_told_and_the_run_goes_on(
     assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
 
 
-def test_links_to_videos_are_left_out(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_links_to_videos_are_left_out(copy_of_run: MakeRun, tmp_path: Path) -> None:
     run_dir = copy_of_run(*RUN)
     (tmp_path / "private.mp4").write_bytes(b"private")
     (run_dir / "videos").mkdir()
@@ -237,7 +236,7 @@ def test_play_a_policy_file_in_an_environment_that_is_stepped_together(run_main:
     assert len(decoded(tmp_path / "a.mp4")) == sum(returns) + 2
 
 
-def test_play_a_run_and_its_policy_file(copy_of_run: Callable[..., Path], run_main: Run, tmp_path: Path) -> None:
+def test_play_a_run_and_its_policy_file(copy_of_run: MakeRun, run_main: Run, tmp_path: Path) -> None:
     copy_of_run(*RUN)
     outcome = run_main("play", "run", "--output", "run.mp4", "--episodes", "2")
     assert outcome.code == 0, outcome.err
@@ -305,7 +304,7 @@ def test_a_missing_run_is_reported_before_a_missing_display(
     assert "display" not in outcome.err
 
 
-def test_play_in_a_window(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_play_in_a_window(copy_of_run: MakeRun, tmp_path: Path) -> None:
     run_dir = copy_of_run(*RUN)
     command = [sys.executable, "-m", "runner", "play", str(run_dir)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

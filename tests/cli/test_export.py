@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, Run
+from tests.conftest import QUICK, MakeRun, Run
 
 START = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
 TRAIN = (*START, "hydra.run.dir=run")
@@ -25,7 +24,7 @@ FILTERED = (
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A finished run of two iterations with a filter."""
     return copy_of_run(*START, FILTERED)
 

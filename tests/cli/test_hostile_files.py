@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.test_trust import START
-from tests.conftest import Outcome, Run
+from tests.conftest import MakeRun, Outcome, Run
 from tests.report.folders import write_sweep
 from tests.support.forging import rewrite_manifest
 
@@ -21,7 +21,7 @@ ODD: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "text", "${oc.env:HOME}", 
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A run of one iteration."""
     return copy_of_run(*START, "stop.training_iteration=1")
 

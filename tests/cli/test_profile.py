@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, Run
+from tests.conftest import QUICK, MakeRun, Run
 
 CARTPOLE = "+experiment=ppo_cartpole"
 RUN_DIR = "hydra.run.dir=profiled"
@@ -97,7 +97,7 @@ def test_mistakes(arguments: list[str], told: str, run_main: Run, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_not_written_over(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
+def test_a_run_is_not_written_over(run_main: Run, copy_of_run: MakeRun) -> None:
     run_dir = copy_of_run(CARTPOLE, *QUICK, "stop.training_iteration=1")
     before = (run_dir / ".hydra" / "config.yaml").read_text()
     ended = run_main("profile", CARTPOLE, *QUICK, f"hydra.run.dir={run_dir}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from runner.config.errors import ConfigError, Problem
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, ROOT, Run
+from tests.conftest import QUICK, ROOT, MakeRun, Run
 from tests.support.forging import rewrite_manifest
 from tests.support.problems import assert_error, shown_problems
 
@@ -20,7 +19,7 @@ START = ("+experiment=ppo_cartpole", *QUICK)
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A finished run of two iterations."""
     return copy_of_run(*START, "stop.training_iteration=2")
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from runner.checkpoints.trust import UntrustedError
 from runner.experiment.run_records import known_run
 from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
-from tests.conftest import QUICK, Run, checkpoints_of
+from tests.conftest import QUICK, AssertGolden, MakeRun, Run, checkpoints_of
 from tests.support.configs import config_from
 from tests.support.forging import forge
 
@@ -27,7 +27,7 @@ EXPORT = ("export", "run", "-o", "policy.onnx")
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A run of one iteration, of this installation."""
     return copy_of_run(*START, "stop.training_iteration=1")
 
@@ -117,7 +117,7 @@ def test_no_environment_variable_goes_anywhere(
     listener: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     verb: str,
-    assert_golden: Callable[[str, str], None],
+    assert_golden: AssertGolden,
 ) -> None:
     monkeypatch.setenv("A_SECRET_OF_THE_TEST", "never told")
     uri = f"http://{address_of(listener)}/${{oc.env:A_SECRET_OF_THE_TEST}}"
@@ -130,7 +130,7 @@ def test_no_environment_variable_goes_anywhere(
 
 
 def test_addresses_files_and_ray_options_are_listed_together(
-    run_main: Run, run_dir: Path, listener: socket.socket, assert_golden: Callable[[str, str], None]
+    run_main: Run, run_dir: Path, listener: socket.socket, assert_golden: AssertGolden
 ) -> None:
     address = address_of(listener)
     forge(

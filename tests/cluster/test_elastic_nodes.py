@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.nodes import Nodes
-from tests.conftest import QUICK, WAIT_S, num_lines, progress_of, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Start, num_lines, progress_of, result_of, wait_until
 
 pytestmark = pytest.mark.ray
-Start = Callable[..., subprocess.Popen[str]]
 SMALL = ("evaluation=none", "tracking=none", "env_runners.num_envs_per_env_runner=4", "module.fcnet_hiddens=[4]")
 EXPERIMENTS = {
     "bulk_sync": ("+experiment=ppo_cartpole", *QUICK),

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.cluster.leftovers import VARIABLE, MarkedProcesses
-from tests.conftest import QUICK, ROOT, wait_until
+from tests.conftest import QUICK, ROOT, Start, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's own reaper has to do")
 
@@ -80,7 +80,7 @@ def test_what_has_the_mark_ends_with_its_owner_and_nothing_else_does(
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_nothing_of_ray_outlives_a_killed_run(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_nothing_of_ray_outlives_a_killed_run(start_main: Start, tmp_path: Path) -> None:
     more = ("env_runners.num_env_runners=1", "stop.training_iteration=100000", "hydra.run.dir=run")
     run = start_main("+experiment=ppo_cartpole", *QUICK, *more)
     wait_until((tmp_path / "run" / "progress.jsonl").exists)

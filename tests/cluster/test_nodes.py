@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.nodes import Nodes
-from tests.conftest import QUICK, ROOT, WAIT_S, lines_of, num_lines, progress_of, result_of, wait_until
+from tests.conftest import QUICK, ROOT, WAIT_S, Start, lines_of, num_lines, progress_of, result_of, wait_until
 
 pytestmark = pytest.mark.ray
-Start = Callable[..., subprocess.Popen[str]]
 TWO_RUNNERS = ("env_runners.num_env_runners=2", "hydra.run.dir=run", "checkpoint.every_iterations=null")
 PPO = ("+experiment=ppo_cartpole", *QUICK)
 IMPALA = (

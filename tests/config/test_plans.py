@@ -19,11 +19,10 @@ from runner.config.plans.needs import needs_of
 from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
-from tests.conftest import ROOT, Run, run_process
+from tests.conftest import ROOT, AssertGolden, Run, run_process
 from tests.support.configs import config_from
 from tests.support.problems import not_a_choice, out_of_range
 
-AssertGolden = Callable[[str, str], None]
 OWN = "tests.support.own_plans"
 ROLLOUTS, CONCAT, TRAIN, READ = "ParallelRollouts", "ConcatBatches", "TrainOneStep", "ReadRecorded"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from runner import interrupts
 from runner.env_runners import evaluation_watch
 from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, Start, checkpoints_of, progress_of, result_of, wait_until
 from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_after_a_signal, overdue_at
 
@@ -52,7 +51,7 @@ RESPONSE_S = 60.0  # five on a machine that has nothing else to do
     ],
 )
 def test_a_signal_ends_an_endless_evaluation_with_a_checkpoint(
-    start: tuple[str, ...], number: signal.Signals, start_main: Callable[..., Any], tmp_path: Path
+    start: tuple[str, ...], number: signal.Signals, start_main: Start, tmp_path: Path
 ) -> None:
     run = start_main(*start, *EVALUATED)
     log = tmp_path / "run" / "runner.log"

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.run_experiment import run_experiment
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, ROOT, Run, lines_of, progress_of, result_of, without_times
+from tests.conftest import QUICK, ROOT, MakeRun, Run, lines_of, progress_of, result_of, without_times
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 
-MakeRun = Callable[..., Path]
 FILTER = "connectors=mean_std_filter"
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.runs import assert_equal_ends, newest_state
-from tests.conftest import Run, progress_of
+from tests.conftest import MakeRun, Run, progress_of
 
-MakeRun = Callable[..., Path]
 TRAIN = (
     "+experiment=dqn_cartpole",
     "tracking=none",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from runner.config.plans.buffers import modules_stored_in
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.replay_memory import BufferMemory, check_fits, check_replay_memory
-from tests.conftest import Run
+from tests.conftest import MakeRun, Run
 from tests.support.configs import config_from
 from tests.support.problems import Including, shown_problems
 
@@ -75,7 +74,7 @@ def test_the_largest_that_fits_is_named(small_machine: None) -> None:
     check_replay_memory(config_from(*REPLAY, f"{KEY}=177"))
 
 
-def test_a_resumed_run_is_refused_a_larger_buffer(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
+def test_a_resumed_run_is_refused_a_larger_buffer(run_main: Run, copy_of_run: MakeRun) -> None:
     run_dir = copy_of_run(*REPLAY, SHORT)
     before = (run_dir / "result.json").read_text()
     for more in ([], ["--module-only", "hydra.run.dir=new"]):
@@ -87,7 +86,7 @@ def test_a_resumed_run_is_refused_a_larger_buffer(run_main: Run, copy_of_run: Ca
 
 
 def test_a_trainer_refuses_it_and_one_that_evaluates_does_not(
-    small_machine: None, run_main: Run, finished_run: Callable[..., Path]
+    small_machine: None, run_main: Run, finished_run: MakeRun
 ) -> None:
     with pytest.raises(ConfigError, match=r"the replay buffer needs 45.0 kB"):
         Trainer.from_experiment("a2c_replay_cartpole", [f"{KEY}=1000", "env_runners.num_env_runners=1"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
 from runner.experiment.run_records import continued_run
 from runner.tracking.known_run import RUN_FILE, write_known_run
-from tests.conftest import QUICK, Outcome, Run, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, MakeRun, Outcome, Run, checkpoints_of, progress_of, result_of
 from tests.support.problems import shown_problems
 
 START = ("+experiment=ppo_cartpole", *QUICK)
@@ -337,7 +336,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, mo
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A finished run of two iterations."""
     return copy_of_run(*START, "stop.training_iteration=2", "connectors=mean_std_filter")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from runner.config.errors import UserError
 from runner.experiment.run_folder import claim_run_dir, make_free_folder
 from runner.experiment.trainer import Trainer
 from runner.locks import held
-from tests.conftest import QUICK, WAIT_S, Run
+from tests.conftest import QUICK, WAIT_S, Run, Start
 
 SHORT = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1")
 # The time of a run dir to the day, so that runs of a test always start "in the same moment".
@@ -64,11 +63,11 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_runs_that_start_together_all_train(start_main: Callable[..., object], tmp_path: Path) -> None:
+def test_runs_that_start_together_all_train(start_main: Start, tmp_path: Path) -> None:
     runs = [start_main(*SHORT, SAME_MOMENT, f"seed={seed}") for seed in range(3)]
     for run in runs:
-        out, err = run.communicate(timeout=WAIT_S)  # type: ignore[attr-defined]
-        assert run.returncode == 0, (out, err)  # type: ignore[attr-defined]
+        out, err = run.communicate(timeout=WAIT_S)
+        assert run.returncode == 0, (out, err)
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 3
     assert all((folder / "result.json").is_file() for folder in folders)

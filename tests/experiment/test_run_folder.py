@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.conftest import (
     ROOT,
     WAIT_S,
     Run,
+    Start,
     checkpoints_of,
     default_hangup,
     num_lines,
@@ -27,7 +28,6 @@ from tests.conftest import (
     wait_until,
 )
 
-Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=100000", "hydra.run.dir=run")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
@@ -27,7 +26,7 @@ from runner.league.league import League
 from runner.league.opponent_environments import ITSELF
 from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
 from runner.rows.matches import Match
-from tests.conftest import Run, marked_but
+from tests.conftest import MakeRun, Run, marked_but
 from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train
 from tests.support.run_views import RunAt, feature_of
@@ -254,7 +253,7 @@ def test_a_wrong_share_is_told_by_its_override(override: str, expected: str) -> 
 
 
 @pytest.fixture(scope="module")
-def policy_of_a_pole(finished_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def policy_of_a_pole(finished_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy file for agents that observe four numbers and push left or right."""
     from runner.cli.main import main
 

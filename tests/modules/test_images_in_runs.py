@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.modules.observation_encoder import CNN
-from tests.conftest import QUICK, Run
+from tests.conftest import QUICK, MakeRun, Run
 from tests.support.configs import config_from
 from tests.support.forging import rewrite_manifest
 from tests.support.resuming import assert_command_resumes_exactly
@@ -101,7 +100,7 @@ CHANNELS_FIRST = (
 
 
 @pytest.fixture
-def flat_run(copy_of_run: Callable[..., Path]) -> Path:
+def flat_run(copy_of_run: MakeRun) -> Path:
     """A run of one iteration whose module flattens images, stored without the key `module.image_layout`."""
     run_dir = copy_of_run(*CHANNELS_FIRST, "module.image_layout=flat", "stop.training_iteration=1")
     for path in run_dir.glob("checkpoints/*/manifest.json"):
@@ -133,7 +132,7 @@ def test_a_checkpoint_of_flattened_images(run_main: Run, flat_run: Path, name: s
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "export", "resume"])
-def test_flat_does_not_fit_a_checkpoint_with_a_cnn(run_main: Run, copy_of_run: Callable[..., Path], verb: str) -> None:
+def test_flat_does_not_fit_a_checkpoint_with_a_cnn(run_main: Run, copy_of_run: MakeRun, verb: str) -> None:
     copy_of_run(*CHANNELS_FIRST, "stop.training_iteration=1")
     outcome = run_main(*COMMANDS[verb], "module.image_layout=flat")
     assert outcome.code == 2
@@ -141,7 +140,7 @@ def test_flat_does_not_fit_a_checkpoint_with_a_cnn(run_main: Run, copy_of_run: C
     assert FIX not in " ".join(outcome.err.split())
 
 
-def test_an_explicit_layout_of_a_checkpoint_cannot_change(run_main: Run, copy_of_run: Callable[..., Path]) -> None:
+def test_an_explicit_layout_of_a_checkpoint_cannot_change(run_main: Run, copy_of_run: MakeRun) -> None:
     copy_of_run(*CHANNELS_FIRST, "module.image_layout=flat", "stop.training_iteration=1")
     outcome = run_main("evaluate", "run", "module.image_layout=auto")
     assert outcome.code == 2

@@ -24,7 +24,7 @@ from runner.pages.page import Page
 from runner.report import watch_server
 from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep, WatchServer
 from runner.tracking.progress_log import ProgressLog, write_result
-from tests.conftest import QUICK, WAIT_S, Run, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, Start, wait_until
 from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
 
 
@@ -302,9 +302,7 @@ def _updates_of(url: str) -> Callable[[], dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_real_run_is_followed_until_ctrl_c(
-    start_main: Callable[..., subprocess.Popen[str]], number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_real_run_is_followed_until_ctrl_c(start_main: Start, number: signal.Signals, tmp_path: Path) -> None:
     training = start_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
     wait_until(lambda: (tmp_path / "run" / ".hydra" / "config.yaml").exists())
     watching = start_main("report", "run", "--watch")

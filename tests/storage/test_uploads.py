@@ -21,7 +21,7 @@ from runner.config.paths import local_copy_of
 from runner.experiment.run_records import RunRecords
 from runner.storage import uploads
 from runner.storage.stored_files import open_store, run_dir_of, url_of_run
-from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, lines_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, Start, checkpoints_of, lines_of, wait_until
 from tests.support.problems import Including, assert_error, shown_problems
 
 START = ("+experiment=ppo_cartpole", *QUICK, "checkpoint.every_iterations=2", "checkpoint.keep_best=0")
@@ -403,7 +403,7 @@ def _restore(run_dir: Path) -> None:
 
 
 def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
-    start_main: Callable[..., Any], run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_main: Start, run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real process, a store on disk, killed while files of a checkpoint are there and its manifest is not."""
     bucket = tmp_path / "bucket"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import torch
 
 from runner.checkpoints import load_checkpoint
 from runner.config.errors import ConfigError, Problem
-from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, MakeRun, Run, Start, checkpoints_of, progress_of, result_of
 from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems
 
-MakeRun = Callable[..., Path]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
 TWO_CHECKPOINTS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2", "checkpoint.every_iterations=1")
 MOUNTAIN_CAR = ("env._target_=null", "env.env=MountainCar-v0")
@@ -119,9 +117,7 @@ class JammedRobot(Robot):
 ROBOT_RUN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "env.env=null")
 
 
-def test_the_line_of_a_users_file_that_made_numpy_raise(
-    start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_the_line_of_a_users_file_that_made_numpy_raise(start_main: Start, tmp_path: Path) -> None:
     (tmp_path / "my_robot.py").write_text(ROBOT)
     run = start_main(*ROBOT_RUN, "env._target_=my_robot.JammedRobot", "env_runners.gym_env_vectorize_mode=async")
     _, err = run.communicate(timeout=WAIT_S)

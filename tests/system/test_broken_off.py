@@ -7,13 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner import interrupts
 from runner.experiment import trainer as trainer_module
-from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, marked_but, result_of, wait_until
+from tests.conftest import QUICK, WAIT_S, Run, Start, checkpoints_of, marked_but, result_of, wait_until
 from tests.support.resuming import assert_resumes_after_a_signal
 
 _SHORT = ("tracking=none", "evaluation.evaluation_interval=null", "stop.env_runners.episode_return_mean=1000")
@@ -81,7 +80,7 @@ def _after_a_signal(is_overdue: Callable[[], bool]) -> Callable[[], bool]:
 
 
 @pytest.mark.slow
-def test_a_long_iteration_of_a_real_process(start_main: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_long_iteration_of_a_real_process(start_main: Start, tmp_path: Path) -> None:
     """An iteration of a hundred million env steps: after SIGTERM the process ends within seconds, with a checkpoint."""
     start = ("algorithm.min_sample_timesteps_per_iteration=100000000", "hydra.run.dir=run")
     bucket = tmp_path / "bucket"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,9 @@ from runner.experiment.trainer import Trainer
 from tests.conftest import (
     QUICK,
     WAIT_S,
+    MakeRun,
     Run,
+    Start,
     checkpoints_of,
     lines_of,
     num_lines,
@@ -33,7 +34,6 @@ from tests.support.configs import config_from
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 from tests.support.resuming import assert_command_resumes_exactly, assert_resumes_exactly
 
-Start = Callable[..., "subprocess.Popen[str]"]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK)
 IDS = ("batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env")
 # In processes of their own, some of which are made anew in each iteration.
@@ -167,7 +167,7 @@ def test_a_signal_ends_with_a_checkpoint(
 
 
 @pytest.fixture
-def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+def run_dir(copy_of_run: MakeRun) -> Path:
     """A finished run of two iterations."""
     return copy_of_run(*TRAIN, "stop.training_iteration=2")
 

@@ -1,7 +1,6 @@
 import io
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from runner.tracking.display import DisplayInfo, NoDisplay, PlainDisplay
 from runner.tracking.display_modes import make_display
 from runner.tracking.headline import RunSummary, TimeLeft, summary_lines
 from runner.tracking.live_display import LiveDisplay
-from tests.conftest import wait_until
+from tests.conftest import AssertGolden, wait_until
 
 INFO = DisplayInfo(
     "ppo_cartpole",
@@ -65,7 +64,7 @@ def show(display: PlainDisplay | LiveDisplay, clock: Clock, last: int = 10, seco
             display.note("checkpoint written")
 
 
-def test_plain_display_golden(assert_golden: Callable[[str, str], None]) -> None:
+def test_plain_display_golden(assert_golden: AssertGolden) -> None:
     stream, clock = io.StringIO(), Clock()
     display = PlainDisplay(stream, clock=clock)
     show(display, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
-from tests.conftest import QUICK, ROOT, Run, progress_of, result_of, without_times
+from tests.conftest import QUICK, ROOT, AssertGolden, Run, progress_of, result_of, without_times
 from tests.offline.problems import config_error, data_error, does_not_fit, no_path, no_trajectories
 from tests.support.configs import config_from
 from tests.support.problems import assert_error
@@ -457,7 +457,7 @@ def test_what_evaluate_prints(run_main: Run, tmp_path: Path) -> None:
     assert len(lines) == 5 + len(METHODS)
 
 
-def test_table(assert_golden: Callable[[str, str], None]) -> None:
+def test_table(assert_golden: AssertGolden) -> None:
     config = config_from(*PPO, f"{KEY}input_=[a,b]", f"{KEY}type=[eval_loss,wis,dr]", f"{KEY}level=0.9")
     metrics = {"eval_loss": -0.123456, "num_episodes": 1234, "num_env_steps": 56789, "discounted_return_mean": 71.5}
     metrics |= {"wis": 8.0, "wis_low": -2.5, "wis_high": 123456.7, "wis_effective_sample_size": 3.04}

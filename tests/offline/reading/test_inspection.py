@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +20,11 @@ from runner.offline.codecs.layout import Spaces
 from runner.offline.reading.inspection import Distribution, inspect_data
 from runner.offline.reading.inspection_report import print_report
 from runner.offline.writing.writer import EpisodeWriter
-from tests.conftest import Run
+from tests.conftest import AssertGolden, Run
 from tests.offline.blocks import flat_block
 from tests.offline.problems import no_path
 from tests.support.problems import shown_problems
 
-Golden = Callable[[str, str], None]
 LENGTHS = [5, 3, 8, 2, 20, 11]
 
 
@@ -89,7 +87,7 @@ def test_nested_columns_images_and_values_that_are_not_finite(tmp_path: Path) ->
     assert found.first_rows[0]["obs/image"] == "uint8[8, 8]"
 
 
-def test_the_page(run_main: Run, folder: Path, assert_golden: Golden) -> None:
+def test_the_page(run_main: Run, folder: Path, assert_golden: AssertGolden) -> None:
     outcome = run_main("inspect", "expert")
     assert outcome.code == 0, outcome.err
     assert max(map(len, outcome.out.splitlines())) <= 80
