@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,121 +15,41 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from runner.config.algorithms import LossMetrics, PPOConfig
-from runner.config.schemas import ModuleConfig
-from runner.env_runners.env_runner import SingleAgentEnvRunner
-from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import concat_blocks
 from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
-from runner.module_building import make_connector
-from runner.modules import ActorCriticModule, RLModule
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns
 from runner.pipelines.connector import Batch, Connector
-from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.testing.module_learner import ModuleLearner
-from tests.support.coded_runs import CPU, coded_envs
-from tests.support.environments import CodedEnv
+from tests.learners.memory_runs import (
+    GAMMA,
+    KINDS,
+    LAMBDA,
+    Fragment,
+    Place,
+    acting_module,
+    learner_batch,
+    make_module,
+    sampled,
+)
 
-SPACES = CodedEnv.observation_space, CodedEnv.action_space
-GAMMA, LAMBDA = 0.9, 0.8
 CONFIG = PPOConfig(lr=1e-2, num_epochs=2, minibatch_size=16, entropy_coeff=0.01)
-KINDS: dict[str, dict[str, Any]] = {
-    "lstm": {"use_lstm": True},
-    "gru": {"use_gru": True},
-    "lstm, own value net": {"use_lstm": True, "vf_share_layers": False},
-    "gru, own value net": {"use_gru": True, "vf_share_layers": False},
-}
-Place = tuple[int, int, int]
 
 
-def make_module(kind: str) -> ActorCriticModule:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return ActorCriticModule(*SPACES, ModuleConfig(fcnet_hiddens=[6], lstm_cell_size=5, **KINDS[kind]))
-
-
-@dataclass
-class Fragment:
-    """What a runner sampled with `weights`, and by place (n, t, k) the state that its module acted from."""
-
-    block: ColumnBlock
-    weights: Any
-    states: dict[Place, Any]
-
-
-def sampled(
-    kind: str,
-    lengths: Sequence[int],
-    fragments: Sequence[int],
-    num_envs: int = 3,
-    env_kind: str = "batched",
-    num_lookback: int = 1,
-) -> list[Fragment]:
-    """Fragments of at least so many steps, each with other weights."""
-    env, _ = coded_envs(env_kind, num_envs, lengths)
-    module = make_module(kind)
-    runner = SingleAgentEnvRunner(
-        env,
-        module,
-        env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
-        module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
-        RunnerIdentity("env_runner", 0, 0, seed=0),
-        num_lookback=num_lookback,
-    )
-    states: dict[Place, Any] = {}
-    forward = module.forward_exploration
-
-    def spy(batch: Mapping[str, Any]) -> dict[str, Any]:
-        for row, place in enumerate(batch["obs"][:, 0].tolist()):
-            states[tuple(place)] = nested.map_leaves(lambda leaf, row=row: leaf[row].clone(), batch["state_in"])
-        return forward(batch)
-
-    module.forward_exploration = spy  # type: ignore[method-assign]
-    found = []
-    rng = np.random.default_rng(0)
-    weights = runner._weights["default_policy"].to_numpy()
-    for steps in fragments:
-        weights = weights + rng.normal(scale=0.2, size=weights.shape).astype(np.float32)
-        block = runner.sample(steps, True, {"default_policy": weights}, {}).rollout.blocks["default_policy"]
-        block.columns["rewards"][:] *= 1e-4  # as large as the values
-        found.append(Fragment(block, weights, dict(states)))
-    return found
-
-
-def learner_batch(
-    block: ColumnBlock, module: RLModule, max_seq_len: int, *extra: tuple[str, Connector]
-) -> dict[str, Any]:
-    edits = [
-        {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
-        {"append": {"_target_": "runner.pipelines.GeneralAdvantageEstimation", "gamma": GAMMA, "lambda_": LAMBDA}},
-    ]
-    pipeline = learner_pipeline(*SPACES, CPU, edits, make_connector, block.extra_columns, max_seq_len)
-    for anchor, connector in extra:
-        pipeline.insert_before(anchor, connector)
-    batch: dict[str, Any] = pipeline(rl_module={"default_policy": module}, batch={}, episodes=block)["default_policy"]
-    return batch
-
-
-def acting_module(kind: str, fragment: Fragment) -> ActorCriticModule:
-    module = make_module(kind)
-    FlatParameters(module).load(fragment.weights)
-    return module
-
-
-def one_chunk_at_a_time(module: RLModule, fragment: Fragment) -> Iterator[tuple[slice, slice, dict[str, Tensor]]]:
-    """Rows of steps and of observations of each chunk, and the outputs of one pass over all of it."""
+def one_chunk_at_a_time(module: RLModule, fragment: Fragment) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """Rows of the steps of each chunk, and the outputs of one pass over all of it."""
     block = fragment.block
     for chunk, first in enumerate(block.first_obs_rows.tolist()):
         length = int(block.lengths[chunk])
         obs = torch.from_numpy(block.columns["obs"][first : first + length + 1])[None]
         place = tuple(obs[0, 0].tolist())
-        state_in = nested.map_leaves(lambda leaf: leaf[None], fragment.states[place])  # type: ignore[index]
+        state_in = nested.map_leaves(lambda leaf: leaf[None], fragment.states[place])
         with torch.no_grad():
             outputs = module.forward_train({"obs": obs, "state_in": state_in})
         steps = slice(int(block.offsets[chunk]), int(block.offsets[chunk]) + length)
-        yield steps, slice(first, first + length + 1), {name: output[0] for name, output in outputs.items()}
+        yield steps, {name: output[0] for name, output in outputs.items()}
 
 
 runs = given(
@@ -212,7 +132,7 @@ def test_advantages_of_sequences_are_those_of_the_chunks(kind: str, max_seq_len:
         module, block = acting_module(kind, fragment), fragment.block
         batch = learner_batch(block, module, max_seq_len)
         raw, targets = np.zeros(block.num_rows), np.zeros(block.num_rows)
-        for chunk, (steps, _, outputs) in enumerate(one_chunk_at_a_time(module, fragment)):
+        for chunk, (steps, outputs) in enumerate(one_chunk_at_a_time(module, fragment)):
             values, rewards = outputs["vf_preds"].double().numpy(), block.columns["rewards"][steps]
             last = 0.0
             for t in reversed(range(len(rewards))):

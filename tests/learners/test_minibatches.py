@@ -20,8 +20,8 @@ from runner.learners.ppo import PPOLoss
 from runner.modules import RLModule
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
+from tests.learners.memory_runs import make_module as make_memory
 from tests.learners.offline_modules import recorded_rows
-from tests.learners.test_memory_over_cuts import make_module as make_memory
 from tests.learners.test_optimizers import CASES
 
 CONFIG = PPOConfig(lr=1e-2, num_epochs=2, minibatch_size=5)

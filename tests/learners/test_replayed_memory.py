@@ -13,8 +13,6 @@ from torch import Tensor
 
 from runner.config.algorithms import DQNConfig
 from runner.config.schemas import ModuleConfig
-from runner.env_runners.env_runner import SingleAgentEnvRunner
-from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
@@ -22,16 +20,15 @@ from runner.learners.dqn import DQNLoss
 from runner.module_building import make_connector
 from runner.modules import DoubleQModule
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.defaults import learner_pipeline
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import random_stream
 from runner.testing.module_learner import ModuleLearner
+from tests.learners.memory_runs import SPACES, Place, remembering_runner
 from tests.support.coded_runs import CPU, coded_envs
-from tests.support.environments import CodedEnv
 
 ID = "default_policy"
-SPACES = CodedEnv.observation_space, CodedEnv.action_space
 CONFIG = DQNConfig(gamma=0.9, double_q=True, td_error_loss_fn="mse")
 EDITS = [
     {
@@ -39,7 +36,6 @@ EDITS = [
         "connector": {"_target_": "runner.pipelines.AddNextObservationsFromEpisodesToTrainBatch"},
     }
 ]
-Place = tuple[float, ...]
 
 
 def make_module(memory: str) -> DoubleQModule:
@@ -51,23 +47,7 @@ def make_module(memory: str) -> DoubleQModule:
 def filled(buffer: ReplayBuffer, module: DoubleQModule, fragments: list[int]) -> dict[Place, Any]:
     """Fill a buffer, each fragment with other weights; returns by place (n, t, k) the state that was acted from."""
     env, _ = coded_envs("batched", 3, [9, 4, 14])
-    runner = SingleAgentEnvRunner(
-        env,
-        module,
-        env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
-        module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
-        RunnerIdentity("env_runner", 0, 0, seed=0),
-        num_lookback=1,
-    )
-    states: dict[Place, Any] = {}
-    forward = module.forward_exploration
-
-    def spy(batch: Mapping[str, Any]) -> dict[str, Any]:
-        for row, place in enumerate(batch["obs"][:, 0].tolist()):
-            states[tuple(place)] = nested.map_leaves(lambda leaf, row=row: leaf[row].numpy().copy(), batch["state_in"])
-        return forward(batch)
-
-    module.forward_exploration = spy  # type: ignore[method-assign]
+    runner, states = remembering_runner(env, module)
     rng, weights = np.random.default_rng(0), FlatParameters(module).to_numpy()
     buffer.use_lookback({ID: 1})
     buffer.use_stream(random_stream(0, "test"))
@@ -110,7 +90,7 @@ def td_errors(module: DoubleQModule, rollout: Rollout, states: Mapping[Place, An
 
 
 def with_batch(state: Any) -> dict[str, Tensor]:
-    return {name: torch.tensor(leaf)[None] for name, leaf in state.items()}
+    return {name: torch.as_tensor(leaf)[None] for name, leaf in state.items()}
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_gru"])

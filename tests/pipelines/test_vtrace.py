@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation
 from runner.pipelines.vtrace import TargetVTrace, VTrace, VTraceSettings, compute_vtrace
-from tests.learners.test_memory_over_cuts import GAMMA, acting_module, learner_batch, sampled
+from tests.learners.memory_runs import GAMMA, acting_module, learner_batch, sampled
 
 Chunk = dict[str, Any]
 
