@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,31 +149,23 @@ def test_a_write_that_fails_loses_nothing(
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_segment_is_named_at_once(two: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_missing", "problem"),
+    [
+        (True, Problem("a file of the checkpoint is missing", got="no such file")),
+        (False, Problem("a file of the checkpoint is truncated or altered", got="666 bytes", expected="667 bytes")),
+    ],
+)
+def test_a_missing_or_cut_segment_is_named_at_once(two: Path, is_missing: bool, problem: Problem) -> None:
     path = two / "part.000001.segment"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"part.000001.segment") as caught:
-        check_intact(two)
-    assert caught.value.problem == Problem(
-        "a file of the checkpoint is truncated or altered",
-        where=str(path),
-        got="666 bytes",
-        expected="667 bytes",
-        fix=f"use this older checkpoint:\n{two.with_name('iteration_000001')}",
-    )
-
-
-def test_a_missing_segment_is_named_at_once(two: Path) -> None:
-    path = two / "part.000001.segment"
+    content = path.read_bytes()
     path.unlink()
+    if not is_missing:
+        path.write_bytes(content[:-1])
     with pytest.raises(CheckpointError, match=r"part.000001.segment") as caught:
         check_intact(two)
-    assert caught.value.problem == Problem(
-        "a file of the checkpoint is missing",
-        where=str(path),
-        got="no such file",
-        fix=f"use this older checkpoint:\n{two.with_name('iteration_000001')}",
-    )
+    fix = f"use this older checkpoint:\n{two.with_name('iteration_000001')}"
+    assert caught.value.problem == replace(problem, where=str(path), fix=fix)
 
 
 def test_every_flipped_byte_of_a_segment_is_found(two: Path) -> None:

@@ -54,21 +54,17 @@ def test_the_group_of_a_trial_spreads_where_its_actors_do(experiment: str, overr
 
 
 @pytest.mark.ray
-def test_custom_resources_that_are_not_there_are_refused(ray_cluster: None) -> None:
-    overrides = [*QUICK, *TWO_RUNNERS, "env_runners.custom_resources_per_env_runner={license: 1}"]
-    with pytest.raises(
-        ConfigError, match=r"does not have the resources[\s\S]*got +license 2[\s\S]*expected +license 0"
-    ):
-        Trainer.from_experiment("ppo_cartpole", overrides)
-
-
-@pytest.mark.ray
-def test_resources_of_prelearners_that_no_node_has_are_refused(ray_cluster: None) -> None:
-    overrides = [f"offline.input_={RECORDED}", "offline.map_batches_kwargs={resources: {license: 2}}"]
-    with pytest.raises(
-        ConfigError, match=r"does not have the resources[\s\S]*got +license 2[\s\S]*expected +license 0"
-    ):
-        Trainer.from_experiment("bc_cartpole", overrides)
+@pytest.mark.parametrize(
+    ("experiment", "overrides"),
+    [
+        ("ppo_cartpole", [*QUICK, *TWO_RUNNERS, "env_runners.custom_resources_per_env_runner={license: 1}"]),
+        ("bc_cartpole", [f"offline.input_={RECORDED}", "offline.map_batches_kwargs={resources: {license: 2}}"]),
+    ],
+)
+def test_resources_that_no_node_has_are_refused(ray_cluster: None, experiment: str, overrides: list[str]) -> None:
+    message = r"does not have the resources[\s\S]*got +license 2[\s\S]*expected +license 0"
+    with pytest.raises(ConfigError, match=message):
+        Trainer.from_experiment(experiment, overrides)
 
 
 class Occupant:

@@ -142,7 +142,7 @@ def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str, value_rescal
             values = table.q.detach().clone()
             values[place] += sign * 1e-6
             frozen = Table(values.tolist(), table.target_q.tolist())
-            frozen.forward_train = lambda b, judge=table, q=frozen.q, first=[True]: (  # type: ignore[method-assign, misc]
+            frozen.forward_train = lambda b, judge=table, q=frozen.q: (  # type: ignore[method-assign, misc]
                 {"qf_preds": (q if b["obs"] is batch["obs"] else judge.q)[b["obs"]]}
             )
             nudged[sign] = DQNLoss(config)(frozen, batch).total_loss.item()

@@ -167,8 +167,8 @@ def poisoned(column: Tensor, where: Tensor, poison: float) -> Tensor:
     return column
 
 
-def learned(batch: Mapping[str, Any], module: RLModule, config: PPOConfig = CONFIG) -> tuple[dict[str, float], Any]:
-    learner = ModuleLearner(module, PPOLoss(config), config, np.random.default_rng(3))
+def learned(batch: Mapping[str, Any], module: RLModule) -> tuple[dict[str, float], Any]:
+    learner = ModuleLearner(module, PPOLoss(CONFIG), CONFIG, np.random.default_rng(3))
     return learner.update(batch, 0).metrics, learner.get_weights()
 
 

@@ -209,6 +209,16 @@ def num_calls_of(caller: ReplayingActor) -> int:
     return sum(len(period.calls) for period in caller._periods)
 
 
+def call_of_a_restored_runner(caller: ReplayingActor) -> Any:
+    """Return a call that the actor died before, and that its restored one answers."""
+    kill(caller)
+    lost = caller.submit("add", 1)
+    with pytest.raises(ActorDied):
+        lost.result()
+    assert caller.restore()
+    return lost
+
+
 @pytest.mark.slow
 def test_one_that_dies_in_a_call_with_a_snapshot_behind_it(caller: ReplayingActor) -> None:
     """Calls in flight are answered by the new actor; what is known of calls does not grow over the losses."""
@@ -266,11 +276,7 @@ def test_calls_are_forgotten_if_no_snapshot_can_be_made(caller: ReplayingActor) 
     caller.submit("forbid", False).result()
     for _ in range(CALLS_PER_SNAPSHOT + 1):
         caller.submit("add", 1).result()
-    kill(caller)
-    lost = caller.submit("add", 1)
-    with pytest.raises(ActorDied):
-        lost.result()
-    assert caller.restore()
+    lost = call_of_a_restored_runner(caller)
     assert lost.result() == 9 * CALLS_PER_SNAPSHOT + 2
 
 
@@ -279,11 +285,7 @@ def test_a_runner_that_does_not_take_its_own_state_is_lost(caller: ReplayingActo
     caller.submit("forbid", False, True).result()
     for _ in range(CALLS_PER_SNAPSHOT):
         caller.submit("add", 1).result()
-    kill(caller)
-    lost = caller.submit("add", 1)
-    with pytest.raises(ActorDied):
-        lost.result()
-    assert caller.restore()
+    lost = call_of_a_restored_runner(caller)
     with pytest.raises(ActorDied, match="cannot restore a snapshot of its state"):
         lost.result()
     assert not caller.restore()
@@ -298,11 +300,7 @@ def test_a_restored_runner_that_is_silent_is_not_waited_for_again(
     caller.submit("be_slow", 5.0).result()
     for _ in range(CALLS_PER_SNAPSHOT):
         caller.submit("add", 1).result()
-    kill(caller)
-    lost = caller.submit("add", 1)
-    with pytest.raises(ActorDied):
-        lost.result()
-    assert caller.restore()
+    lost = call_of_a_restored_runner(caller)
     ray.get(caller._node)  # the new actor has started
     monkeypatch.setattr(caller, "deadline_s", lambda submitted_s: 0.0)
     assert lost.is_ready()
