@@ -62,6 +62,11 @@ CHOSEN_TWICE = Problem(
     fix="- override /algorithm: ppo_sb3",
 )
 
+RESTARTS = "env_runners.restart_failed_sub_environments=true"
+STEP_TIMEOUT = "env_runners.env_step_timeout_s=1"
+ASYNC = "env_runners.gym_env_vectorize_mode=async"
+SEPARATE = (RESTARTS, ASYNC, STEP_TIMEOUT)
+TOGETHER = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
 CONNECTOR_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
 MISSPELT_CONNECTOR = "connectors.learner=[{insert_after: GAE, conector: {_target_: runner.pipelines.ClipRewards}}]"
@@ -77,23 +82,18 @@ def no_effect(key: str, got: str, actors: str, expected: str, where: str | None 
     return Problem(f"{key} has no effect without remote {actors}", where, got, expected)
 
 
-def for_a_single_agent(what: str, where: str, got: str, expected: str) -> Problem:
-    several = "runner.environments.MultiAgentCartPole has several"
-    return Problem(f"{what} needs an environment with a single agent; {several}", where, got, expected)
-
-
-def none_for_simulators(what: str, where: str, got: str, expected: str) -> Problem:
-    return Problem(f"{what} has no effect on external simulators (env.port)", where, got, expected)
-
-
-def one_by_one(what: str, where: str, got: str, expected: str) -> Problem:
-    together = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of them together"
-    return Problem(
-        f"{what} needs separate sub-environments, but {together}",
-        where=where,
-        got=got,
-        expected=f"{expected}, or a gymnasium.Env",
-    )
+def no_separate_processes(reason: str, *settings: str, otherwise: str = "") -> list[Problem]:
+    """Return the problems of settings (all: those of SEPARATE) that mean nothing to an environment."""
+    shown = {
+        RESTARTS: (RESTARTS.partition("=")[0], "true", "false"),
+        STEP_TIMEOUT: (STEP_TIMEOUT.partition("=")[0], "1.0", "null"),
+        ASYNC: (ASYNC, '"async"', '"auto"'),
+    }
+    return [
+        Problem(f"{what} {reason}", f"override {setting}", got, expected + otherwise)
+        for setting, (what, got, expected) in shown.items()
+        if setting in (settings or SEPARATE)
+    ]
 
 
 def kept_by_ray(key: str, where: str, got: str) -> Problem:
@@ -594,78 +594,24 @@ MISTAKES = [
         id="missing_value",
     ),
     pytest.param(
-        [
-            "experiment=ppo_multi_agent_cartpole",
-            "env_runners.restart_failed_sub_environments=true",
-            "env_runners.gym_env_vectorize_mode=async",
-            "env_runners.env_step_timeout_s=1",
-        ],
-        [
-            for_a_single_agent(
-                "env_runners.restart_failed_sub_environments",
-                "override env_runners.restart_failed_sub_environments=true",
-                "true",
-                "false",
-            ),
-            for_a_single_agent(
-                "env_runners.env_step_timeout_s", "override env_runners.env_step_timeout_s=1", "1.0", "null"
-            ),
-            for_a_single_agent(
-                "env_runners.gym_env_vectorize_mode=async",
-                "override env_runners.gym_env_vectorize_mode=async",
-                '"async"',
-                '"auto"',
-            ),
-        ],
+        ["experiment=ppo_multi_agent_cartpole", *SEPARATE],
+        no_separate_processes(
+            "needs an environment with a single agent; runner.environments.MultiAgentCartPole has several"
+        ),
         id="separate_settings_of_several_agents",
     ),
     pytest.param(
-        [
-            "experiment=ppo_external_cartpole",
-            "env_runners.restart_failed_sub_environments=true",
-            "env_runners.gym_env_vectorize_mode=async",
-            "env_runners.env_step_timeout_s=1",
-        ],
-        [
-            none_for_simulators(
-                "env_runners.restart_failed_sub_environments",
-                "override env_runners.restart_failed_sub_environments=true",
-                "true",
-                "false",
-            ),
-            none_for_simulators(
-                "env_runners.env_step_timeout_s", "override env_runners.env_step_timeout_s=1", "1.0", "null"
-            ),
-            none_for_simulators(
-                "env_runners.gym_env_vectorize_mode=async",
-                "override env_runners.gym_env_vectorize_mode=async",
-                '"async"',
-                '"auto"',
-            ),
-        ],
+        ["experiment=ppo_external_cartpole", *SEPARATE],
+        no_separate_processes("has no effect on external simulators (env.port)"),
         id="separate_settings_of_simulators",
     ),
     pytest.param(
-        [
-            "env.env=null",
-            "env._target_=gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv",
-            "env_runners.restart_failed_sub_environments=true",
-            "env_runners.gym_env_vectorize_mode=async",
-        ],
-        [
-            one_by_one(
-                "env_runners.restart_failed_sub_environments",
-                "override env_runners.restart_failed_sub_environments=true",
-                "true",
-                "false",
-            ),
-            one_by_one(
-                "env_runners.gym_env_vectorize_mode=async",
-                "override env_runners.gym_env_vectorize_mode=async",
-                '"async"',
-                '"auto"',
-            ),
-        ],
+        ["env.env=null", f"env._target_={TOGETHER}", RESTARTS, ASYNC],
+        no_separate_processes(
+            f"needs separate sub-environments, but {TOGETHER} steps all of them together",
+            *(RESTARTS, ASYNC),
+            otherwise=", or a gymnasium.Env",
+        ),
         id="separate_settings_of_environments_together",
     ),
     pytest.param(
