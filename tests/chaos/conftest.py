@@ -22,6 +22,7 @@ from tests.chaos.processes import Command
 from tests.chaos.table import Row, table_text, write_table
 
 _ROW = "chaos_row"
+Start = Callable[..., Command]  # type of the fixture start
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `python ARGUMENTS` in a folder of its own; kills what is left of it after the test."""
     started: list[Command] = []
 

@@ -7,7 +7,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,11 @@ import pytest
 
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
-from tests.chaos.conftest import Scenario
+from tests.chaos.conftest import Scenario, Start
 from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import NUM_ITERATIONS, SAMPLED, assert_each_iteration_once, assert_equal_ends
 from tests.conftest import num_lines
 
-Start = Callable[..., Command]
 TRAIN = ("+experiment=ppo_cartpole", *SAMPLED["ppo_cartpole"])
 ENDLESS = ("stop.training_iteration=1000000", "stop.num_env_steps_sampled_lifetime=1000000000")
 _PAGE = 4096  # bytes

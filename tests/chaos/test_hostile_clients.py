@@ -26,13 +26,12 @@ from tests.chaos.clients import (
     StaysSilent,
     attacked_by,
 )
-from tests.chaos.conftest import Scenario
-from tests.chaos.processes import RUNNER, Command
+from tests.chaos.conftest import Scenario, Start
+from tests.chaos.processes import RUNNER
 from tests.chaos.runs import assert_each_iteration_once
 from tests.chaos.witness import witnessed_rewards
 from tests.conftest import WAIT_S, addresses_of, progress_of
 
-Start = Callable[..., Command]
 BATCH, NUM_ITERATIONS = 256, 12
 TRAIN = (
     "+experiment=ppo_external_cartpole",

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.config.compose import compose_experiment
-from tests.chaos.conftest import Scenario
+from tests.chaos.conftest import Scenario, Start
 from tests.chaos.processes import RUNNER, Command, Process
 from tests.chaos.runs import assert_each_iteration_once, newest_state
 from tests.conftest import WAIT_S, lines_of, num_lines, progress_of, result_of
 
 pytestmark = [pytest.mark.ray]
-Start = Callable[..., Command]
 BATCH = 2000
 TRAIN = (
     "+experiment=ppo_cartpole",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.chaos.conftest import Scenario
+from tests.chaos.conftest import Scenario, Start
 from tests.chaos.killed_run import LATER_WRITES, WRITES_OF_SEGMENTS, KilledRun
 from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import (
@@ -25,7 +25,6 @@ from tests.chaos.runs import (
 )
 from tests.conftest import ROOT, lines_of, marked_but, progress_of
 
-Start = Callable[..., Command]
 CLIENTS = ROOT / "examples" / "external"
 NOT_FOR_CHAOS_ALONE = ("dqn_cartpole", "ppo_cartpole")
 

@@ -11,6 +11,11 @@ import pytest
 from runner.config.errors import ConfigError, Problem, render_problems
 from tests.support.configs import config_from
 
+# Types of the fixtures.
+ProblemsOf = Callable[..., list[Problem]]
+ReportOf = Callable[..., str]
+WriteConfig = Callable[[str, str], Path]
+
 
 @pytest.fixture(autouse=True)
 def only_environments_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +26,7 @@ def only_environments_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def problems_of() -> Callable[..., list[Problem]]:
+def problems_of() -> ProblemsOf:
     """Return the problems that overrides lead to; fail when they are accepted."""
 
     def problems(overrides: Sequence[str], config_dir: Path | None = None) -> list[Problem]:
@@ -33,13 +38,13 @@ def problems_of() -> Callable[..., list[Problem]]:
 
 
 @pytest.fixture
-def report_of(problems_of: Callable[..., list[Problem]]) -> Callable[..., str]:
+def report_of(problems_of: ProblemsOf) -> ReportOf:
     """Return the rendered problems that overrides lead to; fail when they are accepted."""
     return lambda *arguments: render_problems(problems_of(*arguments))
 
 
 @pytest.fixture
-def write_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def write_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteConfig:
     """Writes a file of a user's own --config-dir, which it returns; the folder around it is current."""
     monkeypatch.chdir(tmp_path)
 

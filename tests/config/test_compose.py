@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from runner.config.defaults import core_groups
 from runner.config.errors import ConfigError, UserError
 from runner.config.paths import conf_dir, list_options
 from runner.config.validation import build_experiment_config
+from tests.config.conftest import WriteConfig
 from tests.support.configs import config_from
 
 CARTPOLE = "+experiment=ppo_cartpole"
 YAML_FILES = sorted(path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml"))
-WriteConfig = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize("name", YAML_FILES)

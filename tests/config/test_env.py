@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.config.conftest import ReportOf
 from tests.support.configs import config_from
-
-ReportOf = Callable[..., str]
 
 CODE = """
 raise RuntimeError("validate imports nothing of this")

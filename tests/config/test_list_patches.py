@@ -14,10 +14,8 @@ from runner.config.composed import Composed
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
 from runner.config.validation import build_experiment_config
+from tests.config.conftest import ReportOf, WriteConfig
 from tests.support.configs import config_from
-
-WriteConfig = Callable[[str, str], Path]
-ReportOf = Callable[..., str]
 
 KEY = "connectors.env_to_module"
 FILTER = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from runner.config.algorithms import A2CConfig, PPOConfig
 from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig, ModuleConfig
+from tests.config.conftest import ProblemsOf, WriteConfig
 from tests.support.problems import Including, not_a_choice, out_of_range, unknown_key, wrong_type
 
 CARTPOLE = "+experiment=ppo_cartpole"
-ProblemsOf = Callable[..., list[Problem]]
-WriteConfig = Callable[[str, str], Path]
 
 # What several messages allow.
 SCHEDULE = "a number >= 0 or a schedule [[0, value], [env_steps, value], ...]"

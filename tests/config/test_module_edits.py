@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
 from runner.config.validation import build_experiment_config
+from tests.config.conftest import ReportOf, WriteConfig
 from tests.support.configs import config_from
 from tests.support.reporting_connectors import RewardSum
-
-WriteConfig = Callable[[str, str], Path]
-ReportOf = Callable[..., str]
 
 AGENTS = "+experiment=ppo_multi_agent_cartpole"
 OF_P0 = "connectors.modules.p0"

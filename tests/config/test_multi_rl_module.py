@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-ReportOf = Callable[..., str]
+from tests.config.conftest import ReportOf
 
 AGENTS = "ppo_multi_agent_cartpole"
 MODULES = "tests.support.joint_modules"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +18,7 @@ from runner.config.offline_evaluation import (
 )
 from runner.config.schemas import ModuleConfig
 from runner.offline.evaluation.policy_evaluation import METHODS
+from tests.config.conftest import ProblemsOf
 from tests.support.configs import config_from
 from tests.support.problems import Including, not_a_choice, out_of_range
 
@@ -152,7 +152,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("overrides", "expected"), MISTAKES)
-def test_message(overrides: list[str], expected: list[Problem], problems_of: Callable[..., list[Problem]]) -> None:
+def test_message(overrides: list[str], expected: list[Problem], problems_of: ProblemsOf) -> None:
     assert problems_of(["+experiment=ppo_cartpole", *overrides]) == expected
 
 

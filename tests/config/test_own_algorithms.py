@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 
 import pytest
 
@@ -13,9 +12,8 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.module_building import make_module_specs
+from tests.config.conftest import ReportOf
 from tests.support.configs import config_from
-
-ReportOf = Callable[..., str]
 
 EXPERIMENT = "+experiment=ppo_dqn_multi_agent_cartpole"
 OWN = "multi_agent.modules.p1.algorithm"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from runner.config.plans.needs import needs_of
 from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
+from tests.config.conftest import ReportOf, WriteConfig
 from tests.conftest import ROOT, AssertGolden, Run, run_process
 from tests.support.configs import config_from
 from tests.support.problems import not_a_choice, out_of_range
@@ -794,7 +794,7 @@ def test_the_priorities_of_several_buffers_in_a_row() -> None:
     assert not list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
 
 
-def test_where_a_mistake_is(report_of: Callable[..., str], write_config: Callable[[str, str], Path]) -> None:
+def test_where_a_mistake_is(report_of: ReportOf, write_config: WriteConfig) -> None:
     conf = write_config(
         "experiment/mine",
         "# @package _global_\n"
@@ -980,9 +980,7 @@ def test_options_in_python() -> None:
         (["+experiment=ppo_multi_agent_cartpole"], "p0, p1", None),
     ],
 )
-def test_modules_that_no_run_has(
-    overrides: list[str], known: str, nearest: str | None, report_of: Callable[..., str]
-) -> None:
+def test_modules_that_no_run_has(overrides: list[str], known: str, nearest: str | None, report_of: ReportOf) -> None:
     plan = "algorithm.plan=[ParallelRollouts,{SelectExperiences: {modules: [defaultpolicy]}},TrainOneStep]"
     report = report_of([*overrides, plan])
     assert "SelectExperiences contains an unknown module" in report

@@ -13,6 +13,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.stored import compose_stored
 from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
+from tests.config.conftest import ProblemsOf
 from tests.conftest import ROOT, run_process
 from tests.support.configs import config_from
 
@@ -113,9 +114,7 @@ LOSS = "algorithm.loss=own_classes.MyLoss"
         ([MINE, "module.head_fcnet_hiddens=[3]"], "MyModule does not use module.head_fcnet_hiddens", None),
     ],
 )  # fmt: skip
-def test_what_is_found(
-    overrides: list[str], what: str, nearest: str | None, problems_of: Callable[..., list[Problem]]
-) -> None:
+def test_what_is_found(overrides: list[str], what: str, nearest: str | None, problems_of: ProblemsOf) -> None:
     found = [problem for problem in problems_of(*overrides) if what in problem.what]
     assert len(found) == 1, [problem.what for problem in problems_of(*overrides)]
     assert nearest is None or found[0].nearest == nearest
@@ -134,11 +133,11 @@ def test_what_is_found(
         [MINE, "module.max_seq_len=3"],
     ],
 )
-def test_what_is_right(overrides: list[str], problems_of: Callable[..., list[Problem]]) -> None:
+def test_what_is_right(overrides: list[str], problems_of: ProblemsOf) -> None:
     assert problems_of(*overrides) == []
 
 
-def test_values_of_a_checkpoint_are_not_reported_again(problems_of: Callable[..., list[Problem]]) -> None:
+def test_values_of_a_checkpoint_are_not_reported_again(problems_of: ProblemsOf) -> None:
     overrides = ["experiment=ppo_stateless_cartpole_lstm", MINE, "module.model_config={size: 1}"]
     assert problems_of(*overrides) == []
     composed = compose_experiment(overrides)

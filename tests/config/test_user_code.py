@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
+from tests.config.conftest import ReportOf, WriteConfig
 from tests.support.configs import config_from
-
-WriteConfig = Callable[[str, str], Path]
-ReportOf = Callable[..., str]
 
 CODE = """
 from dataclasses import dataclass
