@@ -55,6 +55,7 @@ def test_metrics_of_a_run_have_words_that_differ_and_contain_no_key(run: tuple[s
 
 def test_metrics_of_losses_have_words_of_their_own() -> None:
     named = {metric for run in RUNS for metric in metrics_of(*run) if metric.startswith("learners/")}
+    assert named
     for metric in named:
         name = metric.rpartition("/")[2]
         assert learner_words(name) != name.replace("_", " ") or name in ("policy_loss", "total_loss", "alpha_loss")

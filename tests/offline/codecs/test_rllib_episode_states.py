@@ -58,7 +58,9 @@ def assert_same_array(got: Any, expected: Any) -> None:
 
 def test_a_recording_of_rllib_is_written_as_it_was() -> None:
     """Read and written again, every state says what it said, but for when it was recorded."""
-    for path in sorted(RECORDED.glob("*.parquet")):
+    paths = sorted(RECORDED.glob("*.parquet"))
+    assert paths
+    for path in paths:
         table = pq.read_table(path)
         spaces = rllib_episodes.read_spaces(table)
         [block] = rllib_episodes.decode_by_module(table)
