@@ -36,7 +36,6 @@ from tests.offline.problems import (
 from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, read, record, source_of, through_ray
 from tests.support.problems import assert_error
 
-
 # --- reading --------------------------------------------------------------------------------------
 
 
