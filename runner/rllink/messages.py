@@ -45,7 +45,9 @@ class NamedChunk(NamedTuple):
 JSON: Final = "json"
 MSGPACK: Final = "msgpack"
 
-_Count = Annotated[int, Meta(ge=0)]
+# The largest integer that all JSON parsers read exactly. Time steps up to here cannot overflow 64 bits in sums.
+_LARGEST_COUNT = 2**53
+_Count = Annotated[int, Meta(ge=0, le=_LARGEST_COUNT)]
 _Positive = Annotated[int, Meta(ge=1)]
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]

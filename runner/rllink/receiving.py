@@ -33,6 +33,7 @@ from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChu
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot overflow
 _LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are stored in single precision
+_LARGEST_ENV_T = 2**31 - 1  # replay in lockstep stores time steps of env episodes in 32 bits
 
 
 @dataclass
@@ -513,10 +514,12 @@ def _check_lengths(columns: Mapping[str, Column], num_steps: int, num_chunks: in
 
 
 def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
-    if chunk.env_t is UNSET:
-        return np.arange(num_before, num_before + length + 1)
-    sent = chunk.env_t
-    env_t: IntArray = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
-    if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
-        raise MessageError("bad_message", f"expected {length + 1} integers that do not decrease", f"{path}.env_t")
+    env_t: IntArray = np.arange(num_before, num_before + length + 1)
+    if chunk.env_t is not UNSET:
+        sent = chunk.env_t
+        env_t = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
+    is_within = env_t.shape == (length + 1,) and env_t.min() >= 0 and env_t.max() <= _LARGEST_ENV_T
+    if not is_within or (np.diff(env_t) < 0).any():
+        text = f"expected {length + 1} env time steps from 0 to {_LARGEST_ENV_T} that do not decrease"
+        raise MessageError("bad_message", text, f"{path}.env_t")
     return env_t

@@ -159,6 +159,10 @@ def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
         client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "a", "env_t": [2, 4, 5, 9]}])
         with pytest.raises(RLlinkError, match="do not decrease"):
             client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "b", "env_t": [2, 1, 5, 9]}])
+        odd: list[Any] = [[-1, 0, 1, 2], [0, 1, 2, 2**31], [0, 2**63 - 1, -5, 9]]
+        for times in (*({"env_t": env_t} for env_t in odd), {"t_started": 2**31}):
+            with pytest.raises(RLlinkError, match="4 env time steps from 0 to 2147483647"):
+                client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "b", **times}])
     agents = sampling.result(30).rollout.blocks["second"].agents
     assert agents is not None
     assert agents.env_t.tolist() == [2, 4, 5, 9]

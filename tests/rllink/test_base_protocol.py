@@ -247,6 +247,8 @@ MISTAKES = {
     "both": ((*E, "is_truncated"), True, "$.episodes[0].is_truncated"),
     "id a number": ((*E, "id"), 3, "$.episodes[0].id"),
     "id empty": ((*E, "id"), "", "$.episodes[0].id"),
+    "start too late": ((*E, "t_started"), 2**53 + 1, "$.episodes[0].t_started"),
+    "start beyond 64 bits": ((*E, "t_started"), 2**64, "$.episodes[0].t_started"),
     "unknown key": ((*E, "reward"), 3, "$.episodes[0].reward"),
     "unknown key at the top": (("timesteps",), 2, "$.timesteps"),
     "wrong env_steps": (("env_steps",), 3, "$.env_steps"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.rllink.client import Client, RLlinkError
-from tests.rllink.conftest import OFF, Connect, Serve, episode, hello
+from tests.rllink.conftest import OFF, Connect, Serve, episode, hello, part
 
 Send = Callable[[Client, dict[str, Any]], Any]
 BOUND = "rllink.max_abs_reward=1e10"
@@ -67,6 +67,21 @@ def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) ->
         sampling = served.sample(20)
         send(client, spoilt("rewards", -1e10))
     assert sampling.result(30).rollout.blocks["default_policy"].columns["rewards"][7] == -1e10
+
+
+def test_the_latest_start_of_an_episode_can_be_sampled(serve: Serve) -> None:
+    served = serve(OFF)
+    sampling = served.sample(10)
+    whole, latest = episode(10), 2**53
+    with Client(*served.address) as client:
+        for late in (latest + 1, 2**63, 2**64 - 1):
+            with pytest.raises(RLlinkError) as caught:
+                client.send_episodes([part(whole, 0, 5, t_started=late)])
+            assert caught.value.path == "$.episodes[0].t_started"
+        client.send_episodes([part(whole, 0, 5, t_started=latest)])
+        client.send_episodes([part(whole, 5, 10, is_terminated=True)])
+    block = sampling.result(10).rollout.blocks["default_policy"]
+    assert (block.t_started.tolist(), block.lengths.tolist()) == ([latest], [10])
 
 
 @pytest.mark.parametrize("form", FORMS)
