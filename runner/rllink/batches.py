@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any
 
 from runner.interrupts import Interrupted, is_interrupted
@@ -65,14 +65,28 @@ class Batches:
                 return pending.result(_WAIT_S)
             except TimeoutError:
                 if is_interrupted():
-                    pending.cancel()
-                    raise Interrupted from None
+                    return self._stop_waiting(pending)
                 now = time.monotonic()
                 if now - told > _TELL_AFTER_S:
                     told = now
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
                     address, num_clients = self._server.host_and_port, self._server.num_clients
                     _log.info("RLlink %s: waiting since %s; %d clients", address, waited, num_clients)
+
+    def _stop_waiting(self, pending: Future[Batch]) -> Batch:
+        """Return a batch that is complete by now: its steps have left the queue, so it must not get lost.
+
+        Raises:
+            Interrupted: the batch is not complete; its steps stay in the queue.
+        """
+        self._server.call(self._stop_collecting())
+        try:
+            return pending.result()
+        except CancelledError:
+            raise Interrupted from None
+
+    async def _stop_collecting(self) -> None:
+        self._service.stop_collecting()
 
     def _judged(self, batch: Batch) -> Batch:
         """Check the clients by a batch, and remove the steps of quarantined clients from it."""

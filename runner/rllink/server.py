@@ -151,7 +151,7 @@ class Server:
 
     async def _say_goodbye(self) -> None:
         await self._listener.close()
-        self.service.close()
+        self.service.stop_collecting()
         for connection in list(self._connections):
             connection.say_goodbye()
         await asyncio.sleep(0.05)  # time to send the last answers

@@ -285,8 +285,8 @@ class Service:
         """Return whether this run has several agents."""
         return None not in self._agents
 
-    def close(self) -> None:
-        """Cancel the batch being collected, because the run is over."""
+    def stop_collecting(self) -> None:
+        """Cancel the batch being collected, unless it is complete."""
         if self._collecting is not None:
             self._collecting[1].cancel()
 

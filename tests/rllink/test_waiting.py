@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from runner.env_runners.sample import Sample
+from runner.interrupts import Interrupted
+from runner.rllink import batches
 from runner.rllink.client import Client
 from tests.rllink.conftest import OFF, Connect, Serve, Served, episode, hello, outputs_of, part
 
@@ -160,6 +162,25 @@ def test_before_the_token_nothing_long_is_read(serve: Serve, connect: Connect) -
     client = connect(serve("rllink.token=secret"))
     client.socket.sendall(b"00004097")
     assert client.receive()["code"] == "too_large"
+
+
+def test_a_batch_that_is_complete_when_a_run_is_interrupted_is_sampled(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are acknowledged and have left the queue, so a checkpoint would not contain them."""
+    served = serve(OFF)
+    client = connect(served)
+
+    def completed_meanwhile() -> bool:
+        return client.ask({"type": "EPISODES", "episodes": [episode(5)]})["type"] == "ACK"
+
+    monkeypatch.setattr(batches, "is_interrupted", completed_meanwhile)
+    assert served.sample(5).result(10).rollout.num_env_steps == 5
+    client.ask({"type": "EPISODES", "episodes": [episode(5, 1)]})
+    monkeypatch.setattr(batches, "is_interrupted", lambda: True)
+    with pytest.raises(Interrupted):
+        served.sample(6).result(10)
+    assert served.sample(5).result(10).rollout.num_env_steps == 5  # the steps stayed in the queue
 
 
 FILTER = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
