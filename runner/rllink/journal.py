@@ -74,6 +74,7 @@ class Journal:
         """Write a record; raise `OSError` if that fails."""
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._delete_later_segments()
             path = self._folder / f"{self._prefix}{self.num_records:012d}{_SUFFIX}"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         head = asdict(record)
@@ -87,6 +88,15 @@ class Journal:
             os.ftruncate(self._file, size)  # an incomplete record would hide the following ones
             raise
         self.num_records += 1
+
+    def _delete_later_segments(self) -> None:
+        """Delete segments that another runner of this generation wrote before the run was resumed.
+
+        A restart would read them after the records of this runner, as if they followed these.
+        """
+        for first, path in self._segments():
+            if first > self.num_records:
+                path.unlink()
 
     def begin_segment(self, position: int) -> None:
         """Begin the segment of a checkpoint that contains the records before number `position`."""

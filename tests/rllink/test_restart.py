@@ -148,6 +148,16 @@ def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
     assert list(Journal(tmp_path, "1.0", 2).records_from(0)) == []  # another runner's
 
 
+def test_segments_of_an_earlier_runner_of_the_same_generation_are_not_read(tmp_path: Path) -> None:
+    """A runner that dies after a resume gets a generation that another one had before the resume."""
+    write_journal(tmp_path, 30)
+    replacement = Journal(tmp_path, "0.0", 2)  # it restores nothing
+    for number in range(100, 103):
+        replacement.append(Record("c", None, None, "json", number))
+    replacement.close()
+    assert [record.weights_seq_no for record in Journal(tmp_path, "0.0", 2).records_from(0)] == [100, 101, 102]
+
+
 def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
