@@ -17,6 +17,8 @@ from typing import Protocol
 from runner.compat.shared_memory import file_of
 from runner.rllink.messages import MessageError
 
+_MOST_DIGITS = 20  # Python converts at most 4,300 digits
+
 
 class SharedBodies:
     """The shared memory of one connection; the server creates and removes it.
@@ -45,7 +47,7 @@ class SharedBodies:
         Raises:
             MessageError: the length is not a number, or exceeds the limit or the memory.
         """
-        if not (length.isdigit() and length.isascii()):
+        if not (length.isdigit() and length.isascii() and len(length) <= _MOST_DIGITS):
             raise MessageError("bad_body", f"expected the length of a body in digits, got {length!r:.40}")
         num_bytes = int(length)
         if num_bytes > min(self.size, most):

@@ -373,6 +373,8 @@ def test_shared_memory(serve: Serve, connect: Connect) -> None:
     assert client.receive()["code"] == "bad_body"
     client.socket.sendall(b"@000000212")  # the first bytes of the last body
     assert unpack(client.receive_body())["code"] == "bad_body"
+    client.socket.sendall(b"@0005000" + b"1" * 5000)  # more digits than Python converts
+    assert client.receive()["code"] == "bad_body"
     memory.close()
     client.close()
 
