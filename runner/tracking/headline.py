@@ -139,6 +139,7 @@ def reward_scale_hint(values: Mapping[str, float | None]) -> str | None:
 
 # Metrics that grow steadily, so that their rate predicts when they reach a limit.
 STEADY_METRICS = frozenset({ITERATION, ENV_STEPS, "num_env_steps_trained_lifetime", "num_episodes_lifetime", TOTAL_S})
+_LONGEST_LEFT_S = 1e10  # 300 years; a run with a more distant limit, such as infinity, is endless
 
 
 class TimeLeft:
@@ -193,7 +194,8 @@ class TimeLeft:
         value = finite_number(metrics.get(name))
         if value is None or value <= self._initial[name] or elapsed_s <= 0:
             return None
-        return max(self._limits[name] - value, 0.0) * elapsed_s / (value - self._initial[name])
+        left_s = max(self._limits[name] - value, 0.0) * elapsed_s / (value - self._initial[name])
+        return left_s if left_s <= _LONGEST_LEFT_S else None
 
 
 @dataclass(frozen=True)

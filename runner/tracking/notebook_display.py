@@ -142,7 +142,7 @@ class _Curve:
     def __init__(self, stop: Mapping[str, float]) -> None:
         self.metric = next((name for name in stop if name not in _COUNTS), headline.RETURN)
         self.points: list[tuple[float, float]] = []
-        self._bound = stop.get(self.metric)
+        self._bound = finite_number(stop.get(self.metric))
         self._axis = headline.ENV_STEPS
         self._every, self._num_left_out = 1, 0
 

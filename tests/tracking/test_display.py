@@ -297,6 +297,17 @@ def test_time_left_says_when_the_run_may_end_sooner_or_cannot_be_known() -> None
     assert unknown.fraction_done is None
 
 
+@pytest.mark.parametrize("limit", [math.inf, 1e308, 1e20])
+def test_an_endless_run_is_shown(limit: float) -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, clock=clock)
+    display.start(replace(INFO, stop={"training_iteration": limit}))
+    clock.now_s += 2.0
+    display.update(metrics_of(1))
+    header, row = stream.getvalue().splitlines()[-2:]
+    assert (header.split()[-1], row.split()[-1]) == ("ETA", "-")
+
+
 def test_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary_module, "ui_command", lambda uri: f"mlflow ui --backend-store-uri {uri}")
     summary = RunSummary(

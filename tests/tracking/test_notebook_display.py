@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -107,6 +108,14 @@ def test_the_curve_rises_to_the_bound() -> None:
     height = float(bound.attrib["d"].partition(" ")[2].partition("H")[0])
     assert height < corners[-1][1]
     assert {"100", "900", "450", "env steps"} <= {text.text for text in drawing.iter(f"{SVG}text")}
+
+
+def test_a_bound_that_is_never_reached_is_not_drawn() -> None:
+    output = Output()
+    shown_by(output, num_iterations=2, interval_s=1.0, info=DisplayInfo("one", stop={RETURN: math.inf}))
+    drawing = curve_of(output.shown[-1])
+    assert not [path for path in drawing.iter(f"{SVG}path") if "stroke-dasharray" in path.attrib]
+    assert "nan" not in ElementTree.tostring(drawing, encoding="unicode")
 
 
 def test_long_runs_keep_few_points_from_the_first_to_near_the_last() -> None:
