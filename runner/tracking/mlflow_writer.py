@@ -24,6 +24,7 @@ Item = TypeVar("Item")
 
 MAX_BATCH_ITEMS = {"metrics": 1000, "params": 100, "tags": 100}
 MAX_BATCH_BYTES = 900_000  # MLflow rejects requests of 1 MB and more
+MAX_RUN_NAME_CHARS = 250
 MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
 MAX_DATASET_NAME_CHARS = 500
@@ -43,7 +44,7 @@ class RunWriter:
     """Creates or continues a run, and writes to it. Methods except `flush` may raise MLflow's errors.
 
     `report_written` is called with the number of metric values that have reached the store. `warn` is called with the
-    reason if MLflow rejects a metric, param or tag.
+    reason if MLflow rejects a metric, param or tag, or if the run to continue no longer exists.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class RunWriter:
         self._waiting: deque[Metric] = deque(maxlen=MAX_WAITING_METRICS)
         self.last_error: str | None = None
         experiment_id = self._connect()
-        run = self._continue_run() if settings["run_id"] else self._create_run(experiment_id)
+        run = self._continue_run() or self._create_run(experiment_id)
         self.run_id: str = run.info.run_id
         self._log_params(settings["params"], run)
         self._log_tags(settings["tags"])
@@ -164,12 +165,22 @@ class RunWriter:
         tags = {"mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
         with suppress(Exception):  # some containers lack a user name
             tags["mlflow.user"] = getpass.getuser()
-        start_time_ms = _milliseconds(self._settings["start_time_s"])
-        return self._client.create_run(experiment_id, start_time_ms, tags, self._settings["run_name"])
+        start_time_ms, name = _milliseconds(self._settings["start_time_s"]), self._settings["run_name"]
+        name = None if name is None else _cut(name, MAX_RUN_NAME_CHARS)
+        return self._client.create_run(experiment_id, start_time_ms, tags, name)
 
-    def _continue_run(self) -> Run:
+    def _continue_run(self) -> Run | None:
+        """Open the run to continue; return None without one, or if it no longer exists in the store."""
         run_id = self._settings["run_id"]
-        run = self._client.get_run(run_id)
+        if run_id is None:
+            return None
+        try:
+            run = self._client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            self._warn(f"starting a new run, because run {run_id} no longer exists in the store")
+            return None
         if run.info.lifecycle_stage == "deleted":
             _LOGGER.warning("run %s had been deleted and is restored", run_id)
             self._client.restore_run(run_id)

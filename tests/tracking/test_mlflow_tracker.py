@@ -396,6 +396,18 @@ def test_batches_keep_order_within_both_limits() -> None:
     assert max(map(sum, batches)) < mlflow_writer.MAX_BATCH_BYTES
 
 
+def test_a_run_that_no_longer_exists_is_followed_by_a_new_one(tmp_path: Path) -> None:
+    location = resolve_store(None, None, tmp_path, {})
+    settings = settings_of(location, run_id="0" * 32, run_name="x" * 300, params={"seed": "1"})
+    warnings: list[str] = []
+    writer = mlflow_writer.RunWriter(vars(settings), lambda num_metrics: None, warnings.append)
+    assert warnings == [f"starting a new run, because run {'0' * 32} no longer exists in the store"]
+    run = writer._client.get_run(writer.run_id)
+    assert (run.info.status, run.data.params) == ("RUNNING", {"seed": "1"})
+    assert run.info.run_name == "x" * 247 + "..."  # the longest that every database of MLflow stores
+    writer._client._tracking_client.store._dispose_engine()
+
+
 def test_what_the_store_does_not_take_waits_for_the_next_flush(tmp_path: Path) -> None:
     location = resolve_store(None, None, tmp_path, {})
     written: list[int] = []
