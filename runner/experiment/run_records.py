@@ -50,6 +50,7 @@ from runner.tracking.known_run import (
     find_original,
     read_known_run,
     resolve_store,
+    sqlite_path,
 )
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
 from runner.tracking.progress_log import ProgressLog, write_result
@@ -490,8 +491,15 @@ def known_run(
 def continued_run(
     run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
 ) -> dict[str, str]:
-    """Return the MLflow run that a run dir continues: `known_run`, but only its store if the run dir is a copy."""
+    """Return the MLflow run that a run dir continues: `known_run`, but only its store if the run dir is a copy.
+
+    Empty, with a note, if the SQLite file with the run does not exist; MLflow would create an empty one.
+    """
     known = known_run(run_dir, note, is_trusted)
+    database = sqlite_path(known["tracking_uri"]) if known else None
+    if database is not None and not os.path.exists(database):
+        note(f"starting a new MLflow run: the database of the old one, {database}, does not exist")
+        return {}
     original = find_original(run_dir / RUN_FILE) if known else None
     if original is None:
         return known

@@ -59,6 +59,8 @@ def find_original(file: Path) -> Path | None:
 def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
     """Return `run_id` and `tracking_uri`; empty if the folder does not have an MLflow run.
 
+    If an SQLite store was moved together with the folder, the URI names its new place.
+
     Args:
         folder: folder of a run or a sweep.
         is_trusted: whether to accept files written by other installations.
@@ -82,7 +84,16 @@ def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
         what = "the run's MLflow id comes from another installation, so its address is not contacted"
         got, fix = f"{known['tracking_uri']}, {reason}", "use --trust if you trust it"
         raise UnknownRunError(Problem(what, str(path), got, fix=fix).render_alone())
-    return known
+    return {**known, "tracking_uri": _follow_moved_store(known["tracking_uri"], path, content.get(_FOLDER))}
+
+
+def _follow_moved_store(tracking_uri: str, run_file: Path, old_folder: object) -> str:
+    """Return the URI of an SQLite store that was moved with the folder of a run, or the same URI."""
+    database = sqlite_path(tracking_uri)
+    if database is None or os.path.exists(database) or not isinstance(old_folder, str):
+        return tracking_uri
+    moved = os.path.normpath(run_file.absolute().parent / os.path.relpath(database, old_folder))
+    return sqlite_uri(moved, tracking_uri) if os.path.exists(moved) else tracking_uri
 
 
 SQLITE_PREFIX = "sqlite:///"
@@ -126,8 +137,7 @@ def resolve_store(
     uri = tracking_uri or environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE_PREFIX}{outputs / 'mlflow.db'}"
     database = sqlite_path(uri)
     if database is not None:
-        _, mark, query = uri.partition("?")
-        uri = f"{SQLITE_PREFIX}{database}{mark}{query}"
+        uri = sqlite_uri(database, uri)
     if artifact_location is None and not uri.startswith(_SERVER_SCHEMES):
         folder = database.parent if database is not None else outputs
         artifact_location = (folder / "mlflow-artifacts").as_uri()
@@ -141,6 +151,12 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     if not tracking_uri.startswith(SQLITE_PREFIX):
         return None
     return Path(tracking_uri.removeprefix(SQLITE_PREFIX).partition("?")[0]).absolute()
+
+
+def sqlite_uri(path: str | os.PathLike[str], tracking_uri: str) -> str:
+    """Return the URI of the SQLite file at a path, with the query of `tracking_uri`."""
+    _, mark, query = tracking_uri.partition("?")
+    return f"{SQLITE_PREFIX}{os.fspath(path)}{mark}{query}"
 
 
 def ui_command(tracking_uri: str) -> str:

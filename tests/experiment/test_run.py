@@ -239,8 +239,9 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
 
 
 def test_a_copied_run_dir_gets_a_new_mlflow_run_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
-    run_dir, uri = tmp_path / "run", "sqlite:///mlflow.db"
+    run_dir, uri = tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db"
     run_dir.mkdir()
+    (tmp_path / "mlflow.db").touch()
     write_known_run(run_dir / RUN_FILE, "old", uri)
     notes: list[str] = []
     assert continued_run(run_dir, notes.append)["run_id"] == "old"
@@ -258,6 +259,22 @@ def test_a_copied_run_dir_gets_a_new_mlflow_run_and_a_moved_one_keeps_it(tmp_pat
     write_known_run(tmp_path / "copy" / RUN_FILE, "new", uri)
     assert continued_run(tmp_path / "copy", notes.append)["run_id"] == "new"
     assert len(notes) == 1
+
+
+def test_a_database_that_was_moved_with_its_runs_is_found(tmp_path: Path) -> None:
+    outputs, moved = tmp_path / "here" / "outputs", tmp_path / "there" / "outputs"
+    run_dir = outputs / "ppo" / "run"
+    run_dir.mkdir(parents=True)
+    (outputs / "mlflow.db").touch()
+    write_known_run(run_dir / RUN_FILE, "old", f"sqlite:///{outputs}/mlflow.db?timeout=5")
+    outputs.parent.rename(moved.parent)
+    notes: list[str] = []
+    known = continued_run(moved / "ppo" / "run", notes.append)
+    assert known == {"run_id": "old", "tracking_uri": f"sqlite:///{moved}/mlflow.db?timeout=5"}
+    assert notes == []
+    (moved / "mlflow.db").unlink()
+    assert continued_run(moved / "ppo" / "run", notes.append) == {}
+    assert notes == [f"starting a new MLflow run: the database of the old one, {outputs}/mlflow.db, does not exist"]
 
 
 @pytest.mark.slow
