@@ -29,6 +29,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.signatures import prepare_key
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes
+from runner.interrupts import Interrupted
 from runner.learners.compile_obstacle import find_compile_obstacle
 from runner.locks import FolderLost
 from runner.tracking.display import DisplayInfo, LoggedDisplay
@@ -189,7 +190,9 @@ class RunRecords:
             self._display.note(f"starting {number} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, (Interrupted, KeyboardInterrupt)):  # before training began
+            self._mlflow_status = "KILLED"
         self.give_up_uploads()
         self._progress.close()
         self._further.close()

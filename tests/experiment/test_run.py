@@ -12,8 +12,11 @@ import pytest
 
 from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem
+from runner.experiment import run_experiment
 from runner.experiment.run_records import continued_run
+from runner.interrupts import Interrupted
 from runner.tracking.known_run import RUN_FILE, write_known_run
+from runner.tracking.mlflow_tracker import MLflowTracker
 from tests.conftest import QUICK, MakeRun, Outcome, Run, checkpoints_of, progress_of, result_of
 from tests.support.problems import shown_problems
 
@@ -236,6 +239,22 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
     artifacts = {item.path for item in client.list_artifacts(run_id, "config")}
     assert {"config/config.yaml", "config/overrides.yaml", "config/environment.json"} <= artifacts
     assert "result.json" in {item.path for item in client.list_artifacts(run_id)}
+
+
+def test_a_run_that_is_interrupted_before_training_has_not_failed(
+    run_main: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: list[str] = []
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted("SIGTERM")
+
+    monkeypatch.setattr(run_experiment, "Trainer", interrupted)
+    monkeypatch.setattr(MLflowTracker, "start", lambda tracker: None)
+    monkeypatch.setattr(MLflowTracker, "finish", lambda tracker, status: statuses.append(status))
+    train = [item for item in TRAIN if item != "tracking=none"]
+    assert run_main(*train, "stop.training_iteration=1").code == 130
+    assert statuses == ["KILLED"]
 
 
 def test_a_copied_run_dir_gets_a_new_mlflow_run_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
