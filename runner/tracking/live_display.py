@@ -166,7 +166,16 @@ class LiveDisplay:
 
     def _print_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(_encodable(line, self._console), markup=False, highlight=False, soft_wrap=True)
+
+
+def _encodable(line: str, console: Console) -> str:
+    """Replace characters that the terminal cannot encode; rich would keep them, and fail at all further lines too."""
+    try:
+        line.encode(console.encoding, getattr(console.file, "errors", None) or "strict")
+    except UnicodeEncodeError:
+        return line.encode("ascii", "replace").decode()
+    return line
 
 
 def _lines(fields: Sequence[tuple[str, str]], width: int, style: str = "bold") -> list[Text]:

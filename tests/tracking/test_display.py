@@ -154,6 +154,16 @@ def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
     assert stream.read() == "caf?\n"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_live_display_continues_after_text_that_the_terminal_cannot_encode(encoding: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    display = LiveDisplay(Console(file=stream, force_terminal=True, width=100, legacy_windows=False))
+    display.note("run dir /runs/caf\udce9")  # as in a path whose bytes are not UTF-8
+    display.note("next")
+    stream.seek(0)
+    assert stream.read() == "run dir /runs/caf?\nnext\n"
+
+
 def test_auto_is_live_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(make_display("auto", Terminal()), LiveDisplay)
