@@ -217,6 +217,8 @@ class ActionRequests:
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
         obs = agent.read_one_obs(observed.obs, request.body_format, f"{path}.obs")
+        if not observed.ends and self._inference[agent.module_id].forbids_every_action(obs):
+            raise MessageError("bad_message", "the action mask forbids every action", f"{path}.obs")
         served = request.client.served_episodes.get(key)
         self._receiver.check_reward(observed.reward, f"{path}.reward")
         if served is None and (observed.reward != 0.0 or observed.ends):

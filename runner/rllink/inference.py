@@ -180,6 +180,18 @@ class ModuleInference:
         pipeline.set_state(pipeline.merge_states([state]))
         return state
 
+    def forbids_every_action(self, obs: Any) -> bool:
+        """Return whether an observation has an action mask that forbids every action.
+
+        `act` would fail, and truncate the episodes of all clients in the batch.
+        """
+        module = self.parts.module
+        key = module.config.action_mask_key
+        if key is None or not isinstance(obs, dict) or key not in obs:
+            return False
+        mask = nested.map_leaves(lambda leaf: leaf[None], obs[key])
+        return module.action_dist.first_fully_forbidden(mask) is not None
+
     def act(self, steps: Sequence[ObservedStep], explore: bool) -> list[tuple[Any, ServedEpisode | None]]:
         """Choose an action for each step.
 

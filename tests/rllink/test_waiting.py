@@ -13,7 +13,7 @@ import pytest
 from runner.env_runners.sample import Sample
 from runner.interrupts import Interrupted
 from runner.rllink import batches
-from runner.rllink.client import Client
+from runner.rllink.client import Client, RLlinkError
 from tests.rllink.conftest import OFF, Connect, Serve, Served, episode, hello, outputs_of, part
 
 
@@ -147,6 +147,23 @@ def test_a_module_that_fails_answers_everybody(serve: Serve, monkeypatch: pytest
         with pytest.raises(RuntimeError, match="unknown_episode"):
             client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
         assert client.get_actions([{"id": "a", "obs": [0.0] * 4}]) in ([0], [1])
+
+
+def test_a_mask_that_forbids_every_action_concerns_only_its_request(serve: Serve) -> None:
+    served = serve(OFF, "env=masked_cartpole", "env.port=0", "module.action_mask_key=action_mask")
+    served.sample(100)
+
+    def observed(allowed: int, **more: Any) -> list[dict[str, Any]]:
+        mask = [int(action < allowed) for action in range(4)]
+        return [{"id": "a", "obs": {"observations": [0.0] * 4, "action_mask": mask}, **more}]
+
+    with Client(*served.address) as client:
+        assert client.get_actions(observed(1)) == [0]
+        with pytest.raises(RLlinkError, match="the action mask forbids every action") as caught:
+            client.get_actions(observed(0, reward=1.0))
+        assert (caught.value.code, caught.value.path) == ("bad_message", "$.episodes[0].obs")
+        assert client.get_actions(observed(1, reward=1.0)) == [0]  # the episode is still open
+        assert client.get_actions(observed(0, reward=1.0, is_terminated=True)) == [None]  # no action is needed
 
 
 def test_a_mistake_of_the_caller_costs_no_number(serve: Serve) -> None:
