@@ -91,6 +91,9 @@ class EvaluationSchedule(Part):
         except Interrupted:
             self.interrupted = trained
             raise
+        except Exception:
+            self._parallel_policy = self._wait = None  # a failed evaluation is not repeated
+            raise
 
     def get_state(self) -> dict[str, Any]:
         """Return the policy and the result to repeat an interrupted evaluation; empty if there is none."""

@@ -18,11 +18,11 @@ from tests.plans.hand_made import config_of, parts_of
 
 
 class _Evaluator:
-    """Notes its calls, and is interrupted in the ones that `interrupts` names."""
+    """Notes its calls, and is interrupted in the ones that `interrupts` names, or fails with another error."""
 
-    def __init__(self, interrupts: str = "") -> None:
+    def __init__(self, interrupts: str = "", error: type[Exception] = Interrupted) -> None:
         self.calls: list[str] = []
-        self.interrupts, self.held_out = interrupts, object()
+        self.interrupts, self.error, self.held_out = interrupts, error, object()
 
     def submit(self, parts: Any, repeated: EvaluatedPolicy | None) -> Any:
         """Begin an evaluation."""
@@ -40,7 +40,7 @@ class _Evaluator:
     def _result(self, call: str, metric: str) -> dict[str, Any]:
         self.calls.append(call)
         if self.interrupts and call.startswith(self.interrupts):
-            raise Interrupted
+            raise self.error
         return {metric: 1.0}
 
 
@@ -127,6 +127,21 @@ def test_an_evaluation_in_parallel_is_repeated_with_its_policy(is_trained: bool)
     resumed.finish_iteration(trained or TrainedIteration({}), _parts(5))
     assert evaluator.calls == ["repeat from 28", "wait for episodes"]
     assert resumed.get_state() == {}
+
+
+def test_the_policy_of_a_failed_evaluation_in_parallel_is_not_evaluated_later() -> None:
+    """The checkpoint after the failure continues with the next iteration."""
+    settings = {"evaluation_interval": 1, "evaluation_parallel_to_training": True}
+    schedule = _made(_Evaluator("wait", RuntimeError), **settings)
+    assert schedule.start(_parts(4)) is None
+    with pytest.raises(RuntimeError):
+        schedule.finish_iteration(TrainedIteration({}), _parts(5))
+    assert schedule.get_state() == {}
+    evaluator = _Evaluator()
+    resumed = _made(evaluator, **settings)
+    resumed.set_state(schedule.get_state())
+    assert resumed.start(_parts(5)) is None
+    assert evaluator.calls == ["submit"]
 
 
 def test_a_checkpoint_without_interrupted_evaluations_clears_them() -> None:
