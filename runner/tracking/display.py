@@ -211,11 +211,13 @@ def logged_to_file(run_dir: Path) -> Iterator[None]:
     handler = _QuietFileHandler(run_dir / "runner.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
     root = logging.getLogger()
+    level = root.level
     root.addHandler(handler)
-    root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    root.setLevel(min(level or logging.INFO, logging.INFO))
     try:
         yield
     finally:
+        root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
 

@@ -1,4 +1,5 @@
 import io
+import logging
 import math
 import threading
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from runner.tracking import headline as summary_module
-from runner.tracking.display import DisplayInfo, NoDisplay, PlainDisplay
+from runner.tracking.display import DisplayInfo, NoDisplay, PlainDisplay, logged_to_file
 from runner.tracking.display_modes import make_display
 from runner.tracking.headline import RunSummary, TimeLeft, summary_lines
 from runner.tracking.live_display import LiveDisplay
@@ -316,6 +317,15 @@ def test_an_endless_run_is_shown(limit: float) -> None:
     display.update(metrics_of(1))
     header, row = stream.getvalue().splitlines()[-2:]
     assert (header.split()[-1], row.split()[-1]) == ("ETA", "-")
+
+
+def test_a_run_that_was_logged_leaves_the_logging_of_its_caller_as_it_was(tmp_path: Path) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+    with logged_to_file(tmp_path):
+        logging.getLogger("some.package").info("one line")
+    assert (root.level, root.handlers) == before
+    assert (tmp_path / "runner.log").read_text().endswith("[some.package][INFO] - one line\n")
 
 
 def test_summary(monkeypatch: pytest.MonkeyPatch) -> None:
