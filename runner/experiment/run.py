@@ -124,7 +124,7 @@ class Run:
         except FolderLost:  # another process may own the folder: write nothing
             raise
         except RunnerError as error:
-            with suppress(RunFailure):  # a full disk, for example: report the first failure
+            with suppress(RunFailure, Interrupted):  # a full disk, for example: report the first failure
                 self._keep_trained_iteration()
             self._records.finish("failed", str(error))
             raise

@@ -6,12 +6,14 @@ import json
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from runner.compat.hydra_loader import Loader
-from runner.config.errors import Problem
+from runner.config.errors import Problem, RunFailure
+from runner.experiment import run as training_run
 from runner.experiment import run_experiment
 from runner.experiment.run_records import continued_run
 from runner.interrupts import Interrupted
@@ -311,6 +313,26 @@ def test_the_resume_of_a_copied_run_dir_starts_a_new_mlflow_run(run_main: Run, t
     outcome = run_main("resume", str(copy), "stop.training_iteration=3")
     assert "starting a new MLflow run" not in outcome.out
     assert result_of(copy)["mlflow_run_id"] == new
+
+
+def test_a_failure_after_an_interrupt_is_recorded() -> None:
+    """Ctrl-C may also kill simulators. Then a checkpoint does not wait for env runners."""
+
+    def interrupted(trainer: Any) -> None:
+        raise Interrupted
+
+    ends: list[tuple[str, str]] = []
+    records: Any = SimpleNamespace(
+        last_result={"training_iteration": 1},
+        add=lambda result: None,
+        save_checkpoint=interrupted,
+        finish=lambda *end: ends.append(end),
+    )
+    trainer: Any = SimpleNamespace(training_iteration=2, last_result={"training_iteration": 2})
+    run = training_run.Run(SimpleNamespace(), trainer, records)  # type: ignore[arg-type]
+    with pytest.raises(RunFailure, match="the simulator died"), run.failure_recorded():
+        raise RunFailure(Problem("the simulator died"))
+    assert [status for status, _ in ends] == ["failed"]
 
 
 # -- folders that cannot be used -----------------------------------------------------------------------------------
