@@ -58,7 +58,7 @@ class Run:
                 self.end(status, reason or f"{reason_to_end()} {self._place}")
         except KeyboardInterrupt:
             status = "interrupted"
-            self._records.give_up_uploads()
+            self._records.stop_waiting()
             self._records.finish("interrupted", "second interrupt; the last checkpoint is kept")
         return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
 

@@ -76,7 +76,8 @@ _log = logging.getLogger(__name__)
 
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  # result before the first iteration
-_MLFLOW_START_S = 30.0  # longest wait for the run's id from MLflow, at the end of a very short run
+# Longest waits at the end of a run: for the run's id from MLflow, and for MLflow to write everything.
+_MLFLOW_PATIENCE_S, _SHORT_PATIENCE_S = 30.0, 1.0
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
@@ -174,6 +175,7 @@ class RunRecords:
         self._further = self._start_further_trackers(is_own)
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
+        self._patience_s = _MLFLOW_PATIENCE_S
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint, self._is_held)
         self._checkpoint: Path | None = None
@@ -193,11 +195,11 @@ class RunRecords:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, (Interrupted, KeyboardInterrupt)):  # before training began
             self._mlflow_status = "KILLED"
-        self.give_up_uploads()
+        self._give_up_uploads()
         self._progress.close()
         self._further.close()
         self._display.finish([])
-        warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
+        warning = self._tracker.finish(self._mlflow_status, self._patience_s) if self._tracker else None
         if warning:
             _log.warning("%s", warning)
             with suppress(OSError):  # the terminal is closed
@@ -326,7 +328,7 @@ class RunRecords:
             **self.last_result,
             "status": status,
             "stop_reason": reason,
-            "mlflow_run_id": self._tracker.run_id(_MLFLOW_START_S) if self._tracker else None,
+            "mlflow_run_id": self._tracker.run_id(self._patience_s) if self._tracker else None,
             "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
             "best_checkpoint": str(best[0]) if best else None,
         }
@@ -343,8 +345,12 @@ class RunRecords:
     def _is_held(self, checkpoint: Path) -> bool:
         return self._uploads is not None and self._uploads.holds(checkpoint)
 
-    def give_up_uploads(self) -> None:
-        """Cancel all uploads without waiting for them."""
+    def stop_waiting(self) -> None:
+        """Cancel all uploads, and do not wait for MLflow, whose process continues to write."""
+        self._patience_s = _SHORT_PATIENCE_S
+        self._give_up_uploads()
+
+    def _give_up_uploads(self) -> None:
         if self._uploads is not None:
             self._uploads.give_up()
 

@@ -253,10 +253,26 @@ def test_a_run_that_is_interrupted_before_training_has_not_failed(
 
     monkeypatch.setattr(run_experiment, "Trainer", interrupted)
     monkeypatch.setattr(MLflowTracker, "start", lambda tracker: None)
-    monkeypatch.setattr(MLflowTracker, "finish", lambda tracker, status: statuses.append(status))
+    monkeypatch.setattr(MLflowTracker, "finish", lambda tracker, status, timeout_s: statuses.append(status))
     train = [item for item in TRAIN if item != "tracking=none"]
     assert run_main(*train, "stop.training_iteration=1").code == 130
     assert statuses == ["KILLED"]
+
+
+def test_after_a_second_interrupt_nothing_waits_for_mlflow(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def interrupted(trainer: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_experiment.Trainer, "train", interrupted)
+    monkeypatch.setattr(MLflowTracker, "start", lambda tracker: None)
+    monkeypatch.setattr(MLflowTracker, "run_id", lambda tracker, timeout_s: waits.append(timeout_s))
+    monkeypatch.setattr(MLflowTracker, "finish", lambda tracker, status, timeout_s: waits.append(timeout_s))
+    train = [item for item in TRAIN if item != "tracking=none"]
+    assert run_main(*train, "stop.training_iteration=1").code == 130
+    assert len(waits) == 2
+    assert max(waits) <= 1.0
 
 
 def test_a_copied_run_dir_gets_a_new_mlflow_run_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
