@@ -505,7 +505,12 @@ class Service:
             self._queue_nothing()
             return
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
-        request = decode_request(record.body, body_format)
+        try:
+            request = decode_request(record.body, body_format)
+        except MessageError as error:  # an earlier version of runner accepted it
+            _log.warning("RLlink: dropping a message of %s from before the restart: %s", record.client, error)
+            self._queue_nothing()
+            return
         assert isinstance(request, Episodes)
         if is_left_out:
             self._leave_out(client, _named_chunks(request))

@@ -319,6 +319,22 @@ def test_returns_of_clients_without_a_session_are_whole(serve: Serve, connect: C
     assert ids[1] not in before
 
 
+def test_a_message_that_is_no_longer_valid_does_not_hinder_a_restart(
+    serve: Serve, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier version of runner accepted it, and failed when it was sampled."""
+    first = serve(OFF, run_dir=tmp_path)
+    first.sample(5)
+    state = first.runner.get_state()
+    message = {"type": "EPISODES", "episodes": [episode(5, t_started=2**63)]}
+    Journal(tmp_path / "rllink", "0.0", 2).append(Record("c", None, None, "json", 1, json.dumps(message).encode()))
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    assert "dropping a message of c from before the restart" in caplog.text
+    sampling = second.sample(5)
+    connect(second).ask({"type": "EPISODES", "episodes": [episode(5)]})
+    assert sampling.result(10).rollout.num_env_steps == 5
+
+
 def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Connect, tmp_path: Path) -> None:
     """A checkpoint may be older than the journal: its messages are learned from once."""
     first = serve(OFF, run_dir=tmp_path)
