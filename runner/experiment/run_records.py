@@ -141,6 +141,9 @@ class RunRecords:
         UserError: the run dir contains a run, or cannot be written.
     """
 
+    _mlflow_status: RunStatus = "FAILED"  # of a run that ends without `finish`
+    _patience_s = _MLFLOW_PATIENCE_S
+
     def __init__(
         self,
         config: ExperimentConfig,
@@ -174,8 +177,6 @@ class RunRecords:
         self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
         self._further = self._start_further_trackers(is_own)
         self._tracker = self._start_tracker(start_time_s)
-        self._mlflow_status: RunStatus = "FAILED"
-        self._patience_s = _MLFLOW_PATIENCE_S
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint, self._is_held)
         self._checkpoint: Path | None = None
