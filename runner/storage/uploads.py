@@ -62,10 +62,8 @@ class Upload:
         manifests: dict[str, bytes] = {}
         kept: set[str] = set()
         for checkpoint in reversed(checkpoints):  # newest first
-            for name, digest in read_manifest(checkpoint)["files"].items():
-                self._send_file(checkpoint / name, f"{FILES}{digest}", stored)
-                kept.add(f"{FILES}{digest}")
-            manifests[manifest_path(checkpoint.name)] = read_regular(checkpoint / MANIFEST)
+            manifests[manifest_path(checkpoint.name)], paths = self._send_files(checkpoint, stored)
+            kept |= paths
         self.send_records(stored)
         for path, content in reversed(manifests.items()):
             self._write(path, content, stored)
@@ -88,6 +86,15 @@ class Upload:
             if content is not None:  # read completely before sending, because some files grow meanwhile
                 self._write(path, content, stored)
                 self._records[path] = version
+
+    def _send_files(self, checkpoint: Path, stored: dict[str, int]) -> tuple[bytes, set[str]]:
+        """Send the files of a checkpoint, again if it is replaced meanwhile; return its manifest, and their paths."""
+        sent, files = b"", dict[str, str]()
+        while (manifest := read_regular(checkpoint / MANIFEST)) != sent:
+            sent, files = manifest, read_manifest(checkpoint)["files"]
+            for name, digest in files.items():
+                self._send_file(checkpoint / name, f"{FILES}{digest}", stored)
+        return manifest, {f"{FILES}{digest}" for digest in files.values()}
 
     def _send_file(self, source: Path, path: str, stored: dict[str, int]) -> None:
         size = source.stat().st_size

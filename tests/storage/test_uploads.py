@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
@@ -427,6 +428,26 @@ def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
     assert run_main(*START, "hydra.run.dir=straight", bound).code == 0
     expected = lines_of(tmp_path / "straight")
     assert lines_of(tmp_path / "run") == expected
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_sent_is_complete(tmp_path: Path, store: type[FaultyStore]) -> None:
+    checkpoint, numbers = tmp_path / "run/checkpoints/iteration_000001", [1, 2]
+
+    def save() -> None:
+        save_checkpoint(checkpoint, {"part": {"number": numbers.pop(0)}}, {"result": {}})
+
+    def replace_it(path: str) -> bool:
+        if "/files/" in path and numbers:
+            save()
+        return False
+
+    save()
+    store.refused = staticmethod(replace_it)
+    uploads.Upload(open_store("faulty://runs/run", uploads.KEY), tmp_path / "run", lambda held: None).send()
+    files = _stored()
+    assert json.loads(files["checkpoints/iteration_000001/manifest.json"]) == read_manifest(checkpoint)
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items() if "/files/" in path}
+    assert digests == {f"checkpoints/files/{digest}": digest for digest in read_manifest(checkpoint)["files"].values()}
 
 
 def test_a_local_store_has_the_old_record_until_it_has_the_new_one(tmp_path: Path) -> None:
