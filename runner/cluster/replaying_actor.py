@@ -121,11 +121,15 @@ class ReplayingActor(RemoteActor):
             self.actor.call.remote(*call)
 
     def _newest_snapshot(self) -> _Period | None:
-        """Return the period that began with the newest readable snapshot, with all later calls."""
+        """Return the period that began with the newest readable snapshot, with all later calls.
+
+        All answers before it have been taken: an answer on the node of a dead actor may be lost.
+        """
         import ray
 
-        calls: list[_Repeatable] = []
-        for period in reversed(self._periods):
+        last = self._first_awaited(len(self._periods) - 1)
+        calls = [call for period in self._periods[last + 1 :] for call in period.calls]
+        for period in reversed(self._periods[: last + 1]):
             calls = [*period.calls, *calls]
             with suppress(ActorDied, RunnerError, ray.exceptions.RayError):
                 if period.is_made is not None:
@@ -147,12 +151,17 @@ class ReplayingActor(RemoteActor):
         return answer
 
     def _forget_old(self) -> None:
-        """Forget everything before the newest snapshot, or before several failed ones; calls are answered in order."""
+        """Forget everything before the newest snapshot, or before several failed ones, except for awaited calls."""
         outcomes = [period.has_snapshot() for period in self._periods[1:]]
         newest = max((number for number, is_there in enumerate(outcomes, 1) if is_there), default=0)
         if outcomes[newest:].count(False) > _MOST_FAILED_SNAPSHOTS:
             newest += 1
-        del self._periods[:newest]
+        del self._periods[: self._first_awaited(newest)]
+
+    def _first_awaited(self, most: int) -> int:
+        """Return the number of the first period with a call whose answer has not been taken, but at most `most`."""
+        periods = enumerate(self._periods[:most])
+        return next((number for number, period in periods if period.has_awaited_call()), most)
 
     def abandon(self) -> None:
         self._periods = [_Period()]
@@ -173,6 +182,11 @@ class _Period:
     snapshot: Any = None
     announced: dict[str, Call] = field(default_factory=dict)
     calls: list[_Repeatable] = field(default_factory=list)
+
+    def has_awaited_call(self) -> bool:
+        """Return whether someone still waits for the answer of a call."""
+        futures = (find_future() for _, find_future in self.calls)
+        return any(future is not None and not future.is_answered for future in futures)
 
     def has_snapshot(self) -> bool | None:
         """Return whether the snapshot has been made, or None if this is not known yet, or will never be."""

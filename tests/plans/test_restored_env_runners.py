@@ -254,6 +254,24 @@ def test_a_call_that_kills_is_repeated_once(caller: ReplayingActor, caplog: pyte
 
 
 @pytest.mark.slow
+def test_calls_before_a_snapshot_are_repeated_if_their_answers_were_not_taken(caller: ReplayingActor) -> None:
+    """Large answers are lost together with the node of the actor, small snapshots are not."""
+    import ray
+
+    for _ in range(CALLS_PER_SNAPSHOT):
+        caller.submit("add", 1).result()
+    awaited = [caller.submit("add", 1) for _ in range(CALLS_PER_SNAPSHOT)]
+    assert ray.get(caller._periods[-1].is_made), "the snapshot after these calls"
+    references = [future.reference for future in awaited]
+    kill(caller)
+    assert caller.restore()
+    assert not {*references} & {future.reference for future in awaited}
+    assert [future.result() for future in awaited] == [CALLS_PER_SNAPSHOT + number for number in range(1, 17)]
+    caller.submit("add", 1).result()
+    assert num_calls_of(caller) <= CALLS_PER_SNAPSHOT + 1
+
+
+@pytest.mark.slow
 def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(caller: ReplayingActor) -> None:
     for _ in range(CALLS_PER_SNAPSHOT + 1):
         caller.submit("add", 1).result()
