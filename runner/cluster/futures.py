@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from runner.interrupts import PartialIteration, is_interrupted
+from runner.interrupts import Interrupted, PartialIteration, is_interrupted
 
 _LOOK_UP_S = 0.2
 _UNKNOWN = object()
@@ -45,7 +45,7 @@ class LocalFuture(Future):
     """A call in this process, which runs when its result, or the result of a later call, is requested.
 
     Args:
-        call: the call; it runs once.
+        call: the call; it runs once, or again if a stop interrupted it.
         queue: pending calls of the same actor, in order, or None if there are none.
     """
 
@@ -66,6 +66,9 @@ class LocalFuture(Future):
 
     def result(self) -> Any:
         """Run the call, once, after the earlier calls, and return its result."""
+        if isinstance(self._failure, Interrupted):  # the run continues after a stop
+            self._failure = None
+            self._queue.appendleft(self)
         while self._answer is _UNKNOWN and self._failure is None:
             self._queue.popleft()._run()
         if self._failure is not None:
