@@ -41,7 +41,10 @@ class ReplayPart(Part):
         self.buffer.set_state(state)
 
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
-        """Return the reason why the buffer starts empty, if it does."""
+        """Return the reason why the buffer does not have the experiences of the checkpoint, if this is so."""
+        if is_reset and self._settings.get("recorded"):
+            what = "its settings differ from the checkpoint's"
+            return [f"replay buffer {self.buffer_name} starts with only the recorded steps: {what}"]
         if is_reset:
             what = "its settings differ from the checkpoint's, and learning waits until it is filled"
             return [f"replay buffer {self.buffer_name} starts empty: {what}"]

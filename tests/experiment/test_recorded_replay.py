@@ -80,6 +80,18 @@ def test_a_run_resumes_exactly(overrides: tuple[str, ...], tmp_path: Path) -> No
     assert_resumes_exactly(partial(trainer_of, *overrides), tmp_path)
 
 
+def test_a_buffer_with_other_settings_starts_with_only_the_recorded_steps() -> None:
+    with trainer_of(*FILLED) as trainer:
+        trainer.train()
+        state = trainer.get_state()
+    notes: list[str] = []
+    with trainer_of(*FILLED, "algorithm.gamma=0.9") as trainer, trainer.notes.shown_by(notes.append):
+        trainer.set_state(state)
+        assert len(trainer.context.replay_buffers["replay"]) == sum(block.num_rows for block in recorded_steps())
+    what = "replay buffer replay starts with only the recorded steps: its settings differ from the checkpoint's"
+    assert [note for note in notes if "replay buffer" in note] == [what]
+
+
 def test_the_learner_learns_from_them() -> None:
     """A second module of the same process must not take the learner's parameters away."""
     with trainer_of(*FILLED) as trainer:
