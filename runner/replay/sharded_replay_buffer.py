@@ -34,7 +34,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     https://arxiv.org/abs/1803.00933).
 
     An episode stays in one shard, and so do all samples of an env runner while its episodes are running. Env runners
-    write to the shards in turn, so shards beyond the number of env runners stay empty. Each sample comes from one
+    write to the shards in turn, so shards beyond the number of env runners stay empty. Only one shard is filled if each
+    item has the samples of all env runners (`ParallelRollouts` with `mode: bulk_sync`). Each sample comes from one
     shard. It is drawn during the previous update, so it does not reflect the priorities of that update. If the process
     of a shard dies and cannot be restored, its experiences are gone and the run continues with an empty shard.
 

@@ -794,6 +794,33 @@ def test_the_priorities_of_several_buffers_in_a_row() -> None:
     assert not list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
 
 
+@pytest.mark.parametrize(
+    ("num_env_runners", "num_shards", "plan", "is_wrong"),
+    [
+        (2, 3, [ROLLOUTS, "MixInReplay", TRAIN], True),
+        (2, 1, [ROLLOUTS, "MixInReplay", TRAIN], False),
+        (1, 3, [ROLLOUTS, "MixInReplay", TRAIN], False),
+        (2, 3, [{ROLLOUTS: {"mode": "raw"}}, "MixInReplay", TRAIN], False),
+        (2, 3, [ROLLOUTS, "CompleteEpisodes", "MixInReplay", TRAIN], False),
+    ],
+)
+def test_several_shards_need_items_of_single_env_runners(
+    num_env_runners: int, num_shards: int, plan: list[Any], is_wrong: bool, a2c: ExperimentConfig
+) -> None:
+    buffers = {"replay": {"_target_": "runner.replay.ShardedReplayBuffer", "num_shards": num_shards}}
+    algorithm = replace(a2c.algorithm, replay_buffers=buffers, plan=plan)
+    env_runners = replace(a2c.env_runners, num_env_runners=num_env_runners)
+    config = replace(a2c, algorithm=algorithm, env_runners=env_runners)
+    problem = Problem(
+        "algorithm.replay_buffers.replay: only one shard would be filled, because each item has samples of all env "
+        "runners",
+        where="algorithm.plan",
+        got="ParallelRollouts with mode: bulk_sync",
+        expected="ParallelRollouts with mode: async or raw, or one shard (num_shards: 1)",
+    )
+    assert list(find_buffer_problems(config, lambda key: key)) == [problem] * is_wrong
+
+
 def test_where_a_mistake_is(report_of: ReportOf, write_config: WriteConfig) -> None:
     conf = write_config(
         "experiment/mine",

@@ -15,6 +15,7 @@ from runner.config.operators import (
     CompleteEpisodesConfig,
     MixInReplayConfig,
     OperatorConfig,
+    ParallelRolloutsConfig,
     ReplayConfig,
     SelectExperiencesConfig,
     StoreToReplayBufferConfig,
@@ -60,6 +61,7 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
         if all(step.config or step.base for step in steps_of(plan)):  # unknown custom operators may use any buffer
             yield from _find_unused(name, block, plan, where)
             yield from _find_constant_priorities(name, block, plan, where)
+        yield from _find_unused_shards(name, block, config, plan, where)
 
 
 def _find_unrecorded(key: str, value: object, config: ExperimentConfig, where: Where) -> Iterator[Problem]:
@@ -156,6 +158,21 @@ def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where
         what = f"{_BLOCK}.{name}: the plan never updates priorities, so sampling is uniform"
         expected = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
         yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=expected)
+
+
+def _find_unused_shards(
+    name: str, block: object, config: ExperimentConfig, plan: Plan, where: Where
+) -> Iterator[Problem]:
+    """Find shards that stay empty: items with running episodes of all env runners belong to the same shard."""
+    if not isinstance(block, dict) or not str(block.get("_target_")).endswith(".ShardedReplayBuffer"):
+        return
+    steps = [step.config for step in steps_of(plan)]
+    has_several = block.get("num_shards") != 1 and config.env_runners.max_env_runners > 1
+    is_joined = any(isinstance(step, ParallelRolloutsConfig) and step.mode == "bulk_sync" for step in steps)
+    if has_several and is_joined and not any(isinstance(step, CompleteEpisodesConfig) for step in steps):
+        what = f"{_BLOCK}.{name}: only one shard would be filled, because each item has samples of all env runners"
+        expected = "ParallelRollouts with mode: async or raw, or one shard (num_shards: 1)"
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), "ParallelRollouts with mode: bulk_sync", expected)
 
 
 def _steps_on(name: str, plan: Plan) -> list[PlanStep]:
