@@ -280,6 +280,8 @@ def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
 class ResumableASHA(AsyncHyperBandScheduler):
     """Asynchronous successive halving that knows the progress of trials from an earlier start.
 
+    A trial that was killed before its last report could stop it, stops when it reports that time, or a later one.
+
     Args:
         earlier: reports of these trials, by number.
         mode, max_t, grace_period, reduction_factor: see Tune's class.
@@ -294,16 +296,24 @@ class ResumableASHA(AsyncHyperBandScheduler):
         reduction_factor: float,
     ) -> None:
         super().__init__(TIME, OBJECTIVE, mode, max_t, grace_period, reduction_factor)  # type: ignore[arg-type]
+        self._ends: dict[int, float] = {}  # number of a trial -> time at which its last report should have stopped it
         for number, results in earlier.items():
             trial: Any = SimpleNamespace(trial_id=_earlier_id(number))
             super().on_trial_add(None, trial)  # type: ignore[arg-type]
             for result in results:
-                self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
+                action = super().on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
+                self._ends[number] = result[TIME] if action == self.STOP else math.inf
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Restore the rungs of a resumed trial."""
         super().on_trial_add(tune_controller, trial)
         rename_in_rungs(self, _earlier_id(trial.config[RUN].number), trial.trial_id)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return whether the trial continues."""
+        action = super().on_trial_result(tune_controller, trial, result)
+        is_over = TIME in result and result[TIME] >= self._ends.get(trial.config[RUN].number, math.inf)
+        return self.STOP if is_over else action
 
 
 def _reports(

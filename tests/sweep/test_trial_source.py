@@ -86,6 +86,11 @@ def test_successive_halving_goes_on_where_it_was(mode: str) -> None:
     assert [decision(resumed, number, 4) for number in values] == decisions[4:]
     recorded = [sorted(rung) for _, rung in resumed._brackets[0]._rungs]
     assert recorded == [sorted(rung) for _, rung in straight._brackets[0]._rungs]
+    killed = ResumableASHA(reports, mode, 16, 1, 4)
+    for number in (0, 1):
+        killed.on_trial_add(None, trial_of(number))
+    assert decisions[:2] == ["CONTINUE", "STOP"]
+    assert [decision(killed, number, 2) for number in (0, 1)] == ["CONTINUE", "STOP"], "the stop was not recorded"
 
 
 class Source:
