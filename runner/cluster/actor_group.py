@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from runner.closing import close_each
-from runner.cluster.actors import Caller, RemoteActor
+from runner.cluster.actors import Caller, RemoteActor, close_actors
 from runner.cluster.futures import Future, FutureAfterCalls, LocalFuture
 from runner.config.errors import RunFailure, RunnerError
 from runner.restarts import ActorDied, Restarts
@@ -184,7 +183,7 @@ class ActorGroup:
 
     def close(self) -> None:
         """Close all actors."""
-        close_each(self.callers)
+        close_actors(self.callers)
 
 
 class GroupFuture(Future):

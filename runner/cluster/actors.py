@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from runner.closing import close_each
 from runner.cluster.creation_failures import creation_failure
 from runner.cluster.futures import Future, LocalFuture, RemoteFuture
 from runner.cluster.pending_actors import find_lack_of_capacity
@@ -232,11 +233,7 @@ class RemoteActor(Caller):
         return CallFailed(Problem(what, where, got))
 
     def close(self) -> None:
-        import ray
-
-        with suppress(ray.exceptions.RayError):  # it may be gone already, hang, or take seconds
-            ray.get(self.actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
-        self.abandon()
+        close_actors([self])
 
     def abandon(self) -> None:
         self._kill()
@@ -246,3 +243,26 @@ class RemoteActor(Caller):
         import ray
 
         ray.kill(self.actor)
+
+
+def close_actors(actors: Iterable[Caller]) -> None:
+    """Close actors; Ray actors close at the same time, and are killed together if they hang."""
+    actors = list(actors)
+    remote = [actor for actor in actors if isinstance(actor, RemoteActor)]
+    with ExitStack() as stack:
+        stack.callback(close_each, [actor for actor in actors if not isinstance(actor, RemoteActor)])
+        for actor in remote:
+            stack.callback(actor.abandon)
+        if remote:
+            _wait_until_closed([actor.actor.call.remote("close") for actor in remote])
+
+
+def _wait_until_closed(pending: list[Any]) -> None:
+    """Wait until all Ray actors have closed, or until none has closed for some seconds."""
+    import ray
+
+    num_before = len(pending) + 1
+    with suppress(ray.exceptions.RayError):
+        while 0 < len(pending) < num_before:
+            num_before = len(pending)
+            _, pending = ray.wait(pending, timeout=_CLOSE_TIMEOUT_S)

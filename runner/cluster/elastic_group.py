@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runner.closing import close_each
 from runner.cluster.actor_group import ActorGroup, MakeCaller
-from runner.cluster.actors import Caller
+from runner.cluster.actors import Caller, close_actors
 from runner.cluster.futures import Future
 from runner.config.errors import RunnerError
 from runner.interrupts import is_interrupted
@@ -138,7 +137,7 @@ class ElasticGroup(ActorGroup):
 
     def _close_starting(self) -> None:
         starting, self._starting = self._starting, {}
-        close_each(caller for caller, _ in starting.values())
+        close_actors(caller for caller, _ in starting.values())
 
     def close(self) -> None:
         try:

@@ -199,6 +199,10 @@ def make_slow_clerk(index: int, generation: int) -> SlowClerk:
     return SlowClerk()
 
 
+def make_hanging_clerk(index: int, generation: int) -> HangingClerk:
+    return HangingClerk()
+
+
 MakeCaller = Callable[[], Caller]
 
 
@@ -286,6 +290,27 @@ def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
         silent.result()
     assert time.monotonic() - waited_s < timeout_s / 2
     caller.close()
+
+
+class HangingClerk(Clerk):
+    """A runner that does not close."""
+
+    def close(self) -> None:
+        """Wait for ever."""
+        time.sleep(3600.0)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_runners_that_hang_cost_the_timeout_of_one(ray_cluster: None) -> None:
+    group = ActorGroup(partial(RemoteActor, role_of_runners(), make_hanging_clerk), 4, "env runner", Restarts(0, ""))
+    group.call_all("answer", 1)
+    began_s = time.monotonic()
+    group.close()
+    assert time.monotonic() - began_s < 3 * 3.0
+    for caller in group.callers:
+        with pytest.raises(ActorDied):
+            caller.submit("answer", 2).result()
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------
