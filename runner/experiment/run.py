@@ -18,6 +18,7 @@ from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
 from runner.locks import FolderLost
 from runner.plans import Result
+from runner.plans.item_state import UnstorableItem
 from runner.rllink.announcement import external_text
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ class Run:
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
         records, trainer = self._records, self._trainer
-        with suppress(Interrupted):  # env runners still wait for simulators; keep the last checkpoint and the journal
-            records.save_checkpoint(trainer)
+        self._save_last(status)
         recorded = trainer.finish_recording()
         if recorded is not None:
             continues = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
@@ -115,6 +115,17 @@ class Run:
             records.note(line)
         trainer.callbacks.call("on_stop", status=status, reason=reason)
         records.finish(status, reason)
+
+    def _save_last(self, status: Status) -> None:
+        """Write a checkpoint, or keep the last one if the run was interrupted in a state that cannot be saved."""
+        try:
+            self._records.save_checkpoint(self._trainer)
+        except Interrupted:  # env runners still wait for simulators; keep the last checkpoint and the journal
+            return
+        except UnstorableItem as error:
+            if status == "finished":
+                raise
+            self._records.note(f"no checkpoint was written at this stop: {error}")
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:

@@ -17,13 +17,17 @@ _ITERATION_END = "IterationEnd"
 _KINDS = (Experiences, Gradients, TrainResult, IterationEnd)
 
 
+class UnstorableItem(TypeError):
+    """A checkpoint cannot hold a waiting item, because its class is a custom one."""
+
+
 def can_be_saved(item: object) -> bool:
     """Return whether a checkpoint can hold an item; it cannot hold recorded batches and items of custom classes."""
     return type(item) in _KINDS
 
 
 def item_to_state(item: Item | IterationEnd) -> dict[str, Any]:
-    """Return a counted item as nested dicts and lists of arrays and plain values."""
+    """Return a counted item as nested dicts and lists of arrays and plain values; raises `UnstorableItem`."""
     if isinstance(item, Experiences):
         return {
             "kind": EXPERIENCES,
@@ -42,7 +46,7 @@ def item_to_state(item: Item | IterationEnd) -> dict[str, Any]:
         return {"kind": RECORDED_BATCHES, "left": item.left}
     if isinstance(item, IterationEnd):
         return {"kind": _ITERATION_END}
-    raise TypeError(f"a {type(item).__name__} cannot be kept in a checkpoint")
+    raise UnstorableItem(f"a checkpoint cannot hold the waiting item of class {type(item).__name__}")
 
 
 def item_from_state(state: Mapping[str, Any], context: PlanContext) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from runner import Trainer, fit
 from runner.config.errors import UserError
 from runner.plans import Result
+from runner.plans.item_state import UnstorableItem
 from tests.conftest import QUICK, Outcome, checkpoints_of, lines_of, progress_of, result_of
 
 CARTPOLE = "ppo_cartpole"
@@ -68,6 +69,25 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path) -> None:
     assert record.status == "finished"
     straight = lines_of(tmp_path / "straight")
     assert lines_of(record.path) == straight
+
+
+class _UnsavedTrainer(_InterruptedTrainer):
+    """An item of a custom class waits when somebody presses Ctrl-C."""
+
+    def get_state(self) -> dict[str, Any]:
+        if self.training_iteration == 2:
+            raise UnstorableItem("a checkpoint cannot hold the waiting item of class Mine")
+        return super().get_state()
+
+
+def test_a_stop_whose_state_cannot_be_saved_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*QUICK, "stop.training_iteration=3", "tracking.display=plain"]
+    with _UnsavedTrainer.from_experiment(CARTPOLE, settings) as trainer:
+        record = fit(trainer, tmp_path)
+    assert (record.status, record.stop_reason) == ("interrupted", "SIGINT after iteration 2")
+    assert checkpoints_of(tmp_path) == []
+    what = "no checkpoint was written at this stop: a checkpoint cannot hold the waiting item of class Mine"
+    assert what in capsys.readouterr().out
 
 
 def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:

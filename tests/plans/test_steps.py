@@ -12,6 +12,7 @@ import pytest
 
 from runner.learners.update_results import UpdateResult
 from runner.plans import Concurrently, Enqueue, Operator, Plan, PlanContext, Source, TrainOneStep
+from runner.plans.item_state import UnstorableItem
 from tests.plans.hand_made import Given, config_of, context_of, experiences_of, node_of, parts_of, results_of
 
 
@@ -90,6 +91,8 @@ def test_a_plan_with_a_custom_item_in_a_queue_is_not_saved_midway() -> None:
     assert plan.can_be_saved
     next(plan)
     assert not plan.can_be_saved
+    with pytest.raises(UnstorableItem, match="a checkpoint cannot hold the waiting item of class str"):
+        plan.get_state()
 
 
 class _Learners:
