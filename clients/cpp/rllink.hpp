@@ -14,6 +14,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -492,14 +493,19 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  void limit_silence(double timeout_s) { set_timeout(SO_RCVTIMEO, timeout_s); }  // 0: none
+  void limit_silence(double timeout_s) {  // 0: none
+    set_timeout(SO_RCVTIMEO, timeout_s);
+    if (timeout_s > 0) set_timeout(SO_SNDTIMEO, timeout_s);
+  }
 
   void send(const std::string& body) {
     std::string header = std::to_string(body.size());
     const std::string frame = std::string(8 - header.size(), '0') + header + body;
+    int num_unread = 0;
     for (std::size_t sent = 0; sent < frame.size();) {
       const ssize_t count = ::send(fd_, frame.data() + sent, frame.size() - sent, no_signal);
       if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN && has_more_unread(num_unread)) continue;
       if (count < 0) throw ConnectionLost(std::strerror(errno));
       sent += static_cast<std::size_t>(count);
     }
@@ -526,6 +532,12 @@ class Connection {
     limit.tv_sec = static_cast<decltype(limit.tv_sec)>(timeout_s);
     limit.tv_usec = static_cast<decltype(limit.tv_usec)>((timeout_s - std::floor(timeout_s)) * 1e6);
     setsockopt(fd_, SOL_SOCKET, option, &limit, sizeof limit);
+  }
+
+  // Whether the server has sent bytes since the last call: WAIT, while it does not have memory for a request.
+  bool has_more_unread(int& num_unread) {
+    const int num_before = std::exchange(num_unread, 0);
+    return ioctl(fd_, FIONREAD, &num_unread) == 0 && num_unread > num_before;
   }
 
   std::string read(std::size_t size) {  // memory grows with the received bytes, not with the announced length

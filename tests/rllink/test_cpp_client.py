@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,42 @@ class TestCartPole:
             done = subprocess.run([cartpole, *arguments], capture_output=True, text=True, timeout=WAIT_S)
             assert done.returncode == code
             assert said in done.stderr
+
+
+def _receive(connection: socket.socket) -> dict[str, Any]:
+    with connection.makefile("rb") as stream:
+        return dict(json.loads(stream.read(int(stream.read(8)))))
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    body = json.dumps(message).encode()
+    connection.sendall(b"%08d" % len(body) + body)
+
+
+@pytest.mark.slow
+def test_a_large_request_waits_for_memory_while_the_server_gives_signs_of_life(driver: Driver) -> None:
+    """The client gives up if a server neither reads nor sends for four heartbeats."""
+    heartbeat = {"heartbeat": {"interval_s": 0.25}}
+    chunk = {"obs": [[0.0], [0.0]], "actions": [0], "rewards": [1.0], "is_terminated": True, "is_truncated": False}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(8.0)
+        port = listener.getsockname()[1]
+        driver.send("connect", port=port, session=False, actions=False, heartbeat_s=0.25)
+        connection, _ = listener.accept()
+        with connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            assert _receive(connection)["extensions"] == heartbeat
+            _send(connection, {"type": "PONG", "extensions": heartbeat, "limits": {"max_body_bytes": 10**8}})
+            assert driver.receive() == heartbeat
+            driver.send("send_episodes", weights_seq_no=1, episodes=[{**chunk, "id": "x" * 20_000_000}])
+            for _ in range(14):
+                _send(connection, {"type": "WAIT"})
+                time.sleep(0.25)
+            assert len(_receive(connection)["episodes"]) == 1
+            _send(connection, {"type": "ACK", "env_steps": 1, "weights_seq_no": 1})
+            assert driver.receive() == {"env_steps": 1, "weights_seq_no": 1}
+            driver.send("send_episodes", weights_seq_no=1, episodes=[{**chunk, "id": "x" * 20_000_000}])
+            listener.accept()[0].close()
 
 
 VALUES = st.recursive(
