@@ -9,7 +9,7 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
-import { connect } from "node:net";
+import { connect, isIP } from "node:net";
 import { dirname, extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -40,10 +40,14 @@ async function serveFile(request, response) {
   }
 }
 
-/** Whether a page of this origin may connect: this bridge or --origin; programs other than browsers send no origin. */
-function isAllowed(origin) {
-  const served = [given.host, "127.0.0.1", "localhost"].map((host) => `http://${host}:${server.address().port}`);
-  return origin === undefined || served.includes(origin) || given.origin.includes(origin);
+/**
+ * Whether the page with these headers may connect: a page of this bridge, or of --origin; programs other than browsers
+ * send no origin. Another site can use a name that leads to this bridge, but not its IP address.
+ */
+function isAllowed({ origin, host = "" }) {
+  const hosts = [given.host, "127.0.0.1", "localhost"].map((name) => `${name}:${server.address().port}`);
+  if (isIP(host.replace(/:[0-9]+$/, "").replace(/^\[(.*)\]$/, "$1"))) hosts.push(host);
+  return origin === undefined || hosts.some((one) => origin === `http://${one}`) || given.origin.includes(origin);
 }
 
 /** Makes a binary frame with these bytes. */
@@ -75,7 +79,7 @@ function firstFrame(bytes) {
 
 function bridge(request, browser, head) {
   const key = request.headers["sec-websocket-key"];
-  if (!key || !isAllowed(request.headers.origin)) return browser.end("HTTP/1.1 403 Forbidden\r\n\r\n");
+  if (!key || !isAllowed(request.headers)) return browser.end("HTTP/1.1 403 Forbidden\r\n\r\n");
   const accept = createHash("sha1").update(`${key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`).digest("base64");
   browser.write(
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +

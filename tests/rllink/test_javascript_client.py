@@ -350,3 +350,19 @@ class TestBridge:
         if status == 101:  # the example of RFC 6455
             assert answer.headers["Sec-WebSocket-Accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
             assert bridge.get("/", **headers, Origin=f"http://{bridge.address}").status == 101
+
+    @pytest.mark.parametrize(
+        ("host", "origin", "status"),
+        [
+            ("192.0.2.7:5580", "http://192.0.2.7:5580", 101),
+            ("[2001:db8::7]:5580", "http://[2001:db8::7]:5580", 101),
+            ("192.0.2.7:5580", "http://192.0.2.8:5580", 403),
+            ("evil.example:5580", "http://evil.example:5580", 403),
+        ],
+    )
+    def test_its_page_may_connect_from_another_machine(
+        self, serve: Serve, bridge: Any, host: str, origin: str, status: int
+    ) -> None:
+        """A name may belong to another site, which lets it lead to this machine."""
+        headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        assert bridge(serve()).get("/", **headers, Host=host, Origin=origin).status == status
