@@ -68,7 +68,8 @@ export class LocalPolicy {
   static async load(ort, onnx) {
     const manifest = manifestOf(onnx);
     const unknown = manifest.inputs.find(({ role }) => !["obs", "state"].includes(role));
-    if (unknown) throw new Error(`the policy needs past ${unknown.role}s, which this client does not store`);
+    const needed = unknown?.role.replace("prev_", ""); // action or reward
+    if (unknown) throw new Error(`the policy needs past ${needed}s, which this client does not store`);
     ort.env.wasm.numThreads = 1; // policies are small, and threads need special headers of the page
     return new LocalPolicy(ort, await ort.InferenceSession.create(onnx), manifest);
   }

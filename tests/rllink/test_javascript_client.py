@@ -172,6 +172,13 @@ class TestLocalPolicy:
         np.testing.assert_allclose(actions, np.clip(sent, low, high))
         assert (actions != sent).any(0).tolist() == [False, True, True]
 
+    def test_a_policy_that_needs_the_past(self, driver: Driver) -> None:
+        past = [prepended("PrevActionsPrevRewards")]
+        parts, config = make_parts(gym.spaces.Box(-1.0, 1.0, (4,)), gym.spaces.Discrete(2), env_to_module=past)
+        content = OnnxPolicy.of_module(parts, config).to_bytes(random_weights(parts), {})
+        with pytest.raises(ClientError, match=r"the policy needs past (actions|rewards), which this client does not"):
+            driver.call("load_policy", model=content.hex())
+
     def test_a_file_that_is_no_policy(self, driver: Driver, model: bytes) -> None:
         for content in (b"", b"\x0f", b"nonsense", model[:100]):
             with pytest.raises(ClientError, match=r"ONNX model|policy artifact"):
