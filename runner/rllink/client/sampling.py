@@ -109,7 +109,7 @@ class _Chunk:
         message: dict[str, Any] = {
             "id": self.id,
             "obs": _packed(self.obs),
-            **{name: _packed(values[:num_steps]) for name, values in self.columns.items()},
+            **{name: _packed(values[:num_steps]) for name, values in self.columns.items() if values[0] is not None},
             "is_terminated": terminated,
             "is_truncated": truncated,
             "t_started": self.t_started,
