@@ -222,38 +222,60 @@ def test_a_client_that_connects_as_the_run_ends_does_not_try_again() -> None:
                 connecting.result(WAIT_S)
 
 
+def _meet(listener: socket.socket, is_resumed: bool) -> tuple[Any, Any, socket.socket]:
+    """Answer the PING of the next connection; return it and its next request."""
+    pong = {"type": "PONG", "extensions": {"session": {"id": "s", "resumed": is_resumed}}}
+    connection, _ = listener.accept()
+    reader = FrameReader()
+    received = []
+    while len(received) < 2:
+        reader.feed(connection.recv(1 << 16))
+        while body := reader.next_body():
+            received.append(json.loads(body))
+            if len(received) == 1:
+                connection.sendall(frame(json.dumps(pong).encode()))
+    return received[0], received[1], connection
+
+
 def test_a_request_with_an_unreadable_answer_keeps_its_number() -> None:
     """The server has carried it out, so the next request needs another number."""
-
-    def meet(listener: socket.socket, is_resumed: bool) -> tuple[Any, socket.socket]:
-        """Answer the PING of the next connection; return its next request."""
-        pong = {"type": "PONG", "extensions": {"session": {"id": "s", "resumed": is_resumed}}}
-        connection, _ = listener.accept()
-        reader = FrameReader()
-        received = []
-        while len(received) < 2:
-            reader.feed(connection.recv(1 << 16))
-            while body := reader.next_body():
-                received.append(json.loads(body))
-                if len(received) == 1:
-                    connection.sendall(frame(json.dumps(pong).encode()))
-        return received[1], connection
-
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         making = pool.submit(Client, *listener.getsockname(), extensions={"session": {"id": None}}, timeout_s=10)
         asking = pool.submit(lambda: making.result().get_state())
-        request, connection = meet(listener, False)
+        _, request, connection = _meet(listener, False)
         with connection:
             connection.sendall(frame(b'{"type": '))
             with pytest.raises(RLlinkError, match="cannot be read"):
                 asking.result(WAIT_S)
         asking = pool.submit(lambda: making.result().get_state())
-        later, connection = meet(listener, True)
+        _, later, connection = _meet(listener, True)
         with connection:
             assert (request["request"], later["request"]) == (1, 2)
             connection.sendall(frame(b'{"type": "ERROR", "code": "shutting_down", "message": "the run is over"}'))
             with pytest.raises(ServerGone):
                 asking.result(WAIT_S)
+
+
+def test_a_new_session_begins_after_a_failed_reconnection() -> None:
+    """It is unknown whether the server has carried out the unanswered request."""
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = listener.getsockname()
+            asked = {"session": {"id": None}}
+            making = pool.submit(Client, *address, extensions=asked, timeout_s=10, reconnect_s=0.3)
+            asking = pool.submit(lambda: making.result().get_state())
+            connection = _meet(listener, False)[-1]
+        connection.close()
+        with pytest.raises(ServerGone, match="no RLlink server"):
+            asking.result(WAIT_S)
+        with socket.create_server(address) as listener:
+            asking = pool.submit(lambda: making.result().get_state())
+            ping, request, connection = _meet(listener, False)
+            with connection:
+                assert (ping["extensions"], request["request"]) == (asked, 1)
+                connection.sendall(frame(b'{"type": "ERROR", "code": "shutting_down", "message": "the run is over"}'))
+                with pytest.raises(ServerGone, match="the run is over"):
+                    asking.result(WAIT_S)
 
 
 def test_an_episode_that_was_lost_before_the_restart_is_not_open_after_it(

@@ -270,6 +270,7 @@ class Client:
                 self._disconnect()
                 left = latest - time.monotonic()
                 if left <= 0:
+                    self._session_id = None  # it is unknown whether its unanswered request was carried out
                     host, port = self._address
                     raise ServerGone(f"no RLlink server at {host}:{port}: {error}") from error
                 time.sleep(
