@@ -30,7 +30,7 @@ def optional_sections(run_dir: Path, columns: Mapping[str, Column], axis: str) -
         axis: metric of the x-axis.
     """
     return [
-        Section("League", list(_league(run_dir))),
+        Section("League", _league(run_dir / _STANDINGS)),
         Section("Curriculum", list(_curriculum(columns, axis))),
     ]
 
@@ -92,11 +92,17 @@ _CELL = 26  # pixels
 _AFTER_ALL = 2**53  # env steps assigned to learning modules, to sort them after their snapshots
 
 
-def _league(run_dir: Path) -> Iterator[Block]:
-    """Yield the table and the matrix of a run's league, if it has one."""
-    if not (run_dir / _STANDINGS).is_file():
-        return
-    rows = parse_json(read_regular(run_dir / _STANDINGS))
+def _league(file: Path) -> list[Block]:
+    """Return the table and the matrix of a run's league, if it has one; the file of a foreign run may be damaged."""
+    if not file.is_file():
+        return []
+    try:
+        return list(_standings(parse_json(read_regular(file))))
+    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return [Text(f"The standings in {_STANDINGS} cannot be read ({type(error).__name__}).")]
+
+
+def _standings(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     yield Table(
         ("Player", "Elo", "95 %", "Skill", "Its sigma", "Env steps"),
         [[Cell(row["player"], row["player"]), *_numbers(row)] for row in rows],

@@ -241,6 +241,15 @@ def test_a_task_that_a_resumed_run_has_removed(tmp_path: Path) -> None:
     assert shares == {"maze": [0.25, 0.25, 0.0, 0.0], "room": [0.75, 0.75, 1.0, 1.0]}
 
 
+@pytest.mark.parametrize("content", ["", "{", "5", '{"a": 1}', '[{"player": "a"}]', '[{"player": "a", "elo": null}]'])
+def test_damaged_standings_of_a_league(tmp_path: Path, content: str) -> None:
+    run_dir = write_run(tmp_path, [progress_line(1)])
+    (run_dir / "league").mkdir()
+    (run_dir / "league" / "standings.json").write_text(content)
+    [block] = blocks(page_of(run_dir), "League")
+    assert block.text.startswith("The standings in league/standings.json cannot be read (")
+
+
 def test_runs_without_replay_have_no_such_section(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [progress_line(number, training_intensity=1.0) for number in range(1, 4)]))
     assert blocks(page, "Replay") == []
