@@ -126,7 +126,7 @@ def _metrics_that_fit(runs: Sequence[RunEntry]) -> tuple[list[str], int]:
     num_points = _MOST_NUMBERS // max(1, counts.total())
     if num_points < _FEWEST_POINTS:
         others = [metric for metric in others if metric.endswith("/total_loss")]
-        num_points = _MOST_NUMBERS // sum(counts[metric] for metric in (*main, *others))
+        num_points = _MOST_NUMBERS // max(1, sum(counts[metric] for metric in (*main, *others)))
     return [*main, *others], max(2, min(num_points, _MOST_POINTS))
 
 

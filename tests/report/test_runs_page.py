@@ -93,6 +93,13 @@ def test_a_page_of_many_runs_stays_small(num_runs: int) -> None:
     assert 20 <= len(curve) <= 150
 
 
+def test_many_curves_without_a_main_metric_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.report.runs_page._MOST_NUMBERS", 100)
+    columns = {f"mine/{number}": np.arange(3.0) for number in range(10)}
+    record = RunsRecord(Path("outputs"), [RunEntry("r/0", "r", "finished", "", "", columns, {})])
+    assert data_of(runs_page(record).html)["metrics"] == []
+
+
 def test_texts_of_runs_are_escaped(tmp_path: Path) -> None:
     run_dir = write_run(
         tmp_path / EVIL.replace("/", "_"), [progress_line(1, **{EVIL: 1.0})], {"status": EVIL, "stop_reason": EVIL}
