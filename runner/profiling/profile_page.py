@@ -103,39 +103,48 @@ def flame_graph(stacks: Mapping[Stack, float], num_iterations: int, label: str) 
             node.add(category, seconds)
     if not root.seconds:
         return Markup("")
-    depth = _depth(root, root.seconds)
-    frames = Markup("").join(_frames(root, 0.0, 0, root.seconds, num_iterations))
-    return GRAPH.format(label=label, height=depth * _ROW, frames=frames)
+    placed = list(_placed(root))
+    height = _ROW * max((1 + depth for *_, depth in placed), default=0)
+    frames = Markup("").join(_drawn(*one, root.seconds, num_iterations) for one in placed)
+    return GRAPH.format(label=label, height=height, frames=frames)
 
 
-def _is_seen(node: _Node, total: float) -> bool:
-    return node.seconds / total >= _NARROWEST
+# A function, its node, the share of the width at which it starts, and its depth.
+_Placed = tuple[Frame, _Node, float, int]
 
 
-def _depth(node: _Node, total: float) -> int:
-    return max((1 + _depth(callee, total) for callee in node.callees.values() if _is_seen(callee, total)), default=0)
+def _placed(root: _Node) -> Iterator[_Placed]:
+    """Yield the visible functions below a root, each before its callees; stacks may be deeper than Python's own."""
+    waiting = [*_visible(root, 0.0, 0, root.seconds)][::-1]
+    while waiting:
+        yield (placed := waiting.pop())
+        _, node, start, depth = placed
+        waiting += [*_visible(node, start, depth + 1, root.seconds)][::-1]
 
 
-def _frames(node: _Node, start: float, depth: int, total: float, num_iterations: int) -> Iterator[Markup]:
+def _visible(node: _Node, start: float, depth: int, total: float) -> Iterator[_Placed]:
     for frame, callee in sorted(node.callees.items()):
         share = callee.seconds / total
-        if _is_seen(callee, total):
-            category, of_category = max(callee.categories.items(), key=lambda pair: pair[1])
-            is_mixed = of_category < 0.98 * callee.seconds
-            kind = "" if is_mixed else f" · {category.title}"
-            title = f"{frame} · {callee.seconds / num_iterations * 1e3:,.2f} ms per iteration, {share:.1%}{kind}"
-            text = LABEL.format(y=_TEXT, text=_short(frame)) if share >= _NARROWEST_TEXT else Markup("")
-            yield FRAME.format(
-                x=start * 100,
-                y=depth * _ROW,
-                width=share * 100,
-                height=_ROW - 1,
-                title=title,
-                fill=_MIXED if is_mixed else category.colour,
-                text=text,
-            )
-            yield from _frames(callee, start, depth + 1, total, num_iterations)
+        if share >= _NARROWEST:
+            yield frame, callee, start, depth
         start += share
+
+
+def _drawn(frame: Frame, node: _Node, start: float, depth: int, total: float, num_iterations: int) -> Markup:
+    share = node.seconds / total
+    category, of_category = max(node.categories.items(), key=lambda pair: pair[1])
+    is_mixed = of_category < 0.98 * node.seconds
+    kind = "" if is_mixed else f" · {category.title}"
+    title = f"{frame} · {node.seconds / num_iterations * 1e3:,.2f} ms per iteration, {share:.1%}{kind}"
+    return FRAME.format(
+        x=start * 100,
+        y=depth * _ROW,
+        width=share * 100,
+        height=_ROW - 1,
+        title=title,
+        fill=_MIXED if is_mixed else category.colour,
+        text=LABEL.format(y=_TEXT, text=_short(frame)) if share >= _NARROWEST_TEXT else Markup(""),
+    )
 
 
 def _short(frame: Frame) -> Markup:

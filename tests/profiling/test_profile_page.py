@@ -61,3 +61,9 @@ def test_what_is_too_narrow_to_be_seen_is_left_out() -> None:
     assert list(drawn(text)) == [STEP.function]
     assert re.search(r'height="18">', text)  # one row
     assert flame_graph({}, 1, "driver") == ""
+
+
+def test_a_deep_recursion_of_the_users_code() -> None:
+    text = flame_graph({tuple(Frame("recurse", "mine.py", line) for line in range(3000)): 1.0}, 1, "driver")
+    assert text.count("<rect") == 3000
+    assert re.search(rf'height="{3000 * 18}">', text)
