@@ -28,7 +28,7 @@ class Loss(DeclaredState):
         frozen_groups: optimisers that skip the next gradient step, as for a delayed policy: their parameters and
             moments are unchanged.
         limits: metric -> its upper limit. An update ends before a gradient step whose minibatch exceeds it; every
-            minibatch must report these metrics.
+            minibatch must report these metrics, and the record must not have values per row.
     """
 
     reads: tuple[str, ...] = ()

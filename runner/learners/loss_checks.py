@@ -52,6 +52,10 @@ def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Prob
         got = "None" if record is None else f"{type(record).__name__} {outline(record) or ''}".rstrip()
         yield Problem(f"{name} does not return {record_class.__name__}", _place(loss), got, expected)
         return
+    if loss.limits and record_class.rows:
+        what = f"{name} reports values per row, but its limits may end an update before all rows have one"
+        got = f"limits of {', '.join(loss.limits)}, and rows {', '.join(record_class.rows)}"
+        yield Problem(what, _place(loss), got, fix=f"remove the limits, or `rows` of {record_class.__name__}")
     if record.losses is not None:
         yield from _wrong_losses(name, record.losses, list(config.optimizers), _place(loss))
     for field, value in record.reported().items():

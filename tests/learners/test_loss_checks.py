@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from runner.config.algorithms import PPOConfig
+from runner.config.algorithms import LossMetrics, PPOConfig, PPOMetrics
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, RunFailure
 from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
 from runner.learners.ppo import PPOLoss
@@ -151,12 +151,10 @@ def report_of(name: str) -> str:
     return " ".join(str(caught.value).split())
 
 
-def test_later_minibatches_go_to_the_loss_itself() -> None:
-    module = small_module()
-    loss = returning(lambda record: record)(PPOConfig())
-    learner = ModuleLearner(module, loss, PPOConfig(), np.random.default_rng(0))
+def six_rows() -> dict[str, Any]:
+    """Return a batch for `small_module`."""
     rows = torch.ones(6)
-    batch = {
+    return {
         "obs": torch.zeros(6, 3),
         "actions": torch.zeros(6, dtype=torch.int64),
         "action_logp": -rows,
@@ -165,9 +163,43 @@ def test_later_minibatches_go_to_the_loss_itself() -> None:
         "advantages": rows,
         "value_targets": rows,
     }
+
+
+def test_later_minibatches_go_to_the_loss_itself() -> None:
+    module = small_module()
+    loss = returning(lambda record: record)(PPOConfig())
+    learner = ModuleLearner(module, loss, PPOConfig(), np.random.default_rng(0))
     assert learner.trained.compute_loss is not loss
-    learner.update(batch, 0)
+    learner.update(six_rows(), 0)
     assert learner.trained.compute_loss is loss
+
+
+@dataclass(frozen=True)
+class MetricsWithRows(PPOMetrics):
+    error: Any = None
+
+    rows: ClassVar[tuple[str, ...]] = ("error",)
+
+
+@dataclass(frozen=True)
+class ConfigWithRows(PPOConfig):
+    metrics: ClassVar[type[LossMetrics]] = MetricsWithRows
+
+
+def test_a_loss_with_limits_reports_no_values_per_row() -> None:
+    """An update that ends early would not have all of them."""
+    loss_class = returning(lambda record: MetricsWithRows(**vars(record), error=torch.zeros(6)))
+    for target_kl in (None, 0.1):
+        config = ConfigWithRows(target_kl=target_kl)
+        learner = ModuleLearner(small_module(), loss_class(config), config, np.random.default_rng(0))
+        if target_kl is None:
+            assert learner.update(six_rows(), 0).rows["error"].shape == (6,)
+        else:
+            with pytest.raises(RunFailure) as caught:
+                learner.update(six_rows(), 0)
+            report = " ".join(str(caught.value).split())
+            assert "its limits may end an update before all rows have one" in report
+            assert "got limits of mean_kl_loss, and rows error" in report
 
 
 def test_runner_s_own_losses_are_not_checked() -> None:
