@@ -43,16 +43,16 @@ class EagerGradient:
         self._updater.gradient.zero_()
         records: dict[TrainedModule, list[tuple[Record, float]]] = {module: [] for module in minibatches}
         for parts in in_step({module: one.microbatches() for module, one in minibatches.items()}):
+            batches = {one: with_noise(columns, one.loss, one.module) for one, (columns, _) in parts.items()}
             joint_pass = None
             if self._together is not None:
-                joint_pass = JointPass(self._together, {one.module_id: columns for one, (columns, _) in parts.items()})
+                joint_pass = JointPass(self._together, {one.module_id: columns for one, columns in batches.items()})
             losses: dict[str, list[Tensor]] = {}  # by optimiser; "" for losses of all optimisers
-            for trained, (columns, share) in parts.items():
+            for trained, (_, share) in parts.items():
                 minibatch, module = minibatches[trained], trained.module
                 if joint_pass is not None:
                     module = member_of(joint_pass.together, trained.module_id, joint_pass)
-                columns = with_noise(columns, trained.loss, module)
-                metrics = trained.compute_loss(module, columns, minibatch.is_last_epoch)
+                metrics = trained.compute_loss(module, batches[trained], minibatch.is_last_epoch)
                 for name, loss in (metrics.losses or {"": metrics.total_loss}).items():
                     losses.setdefault(name, []).append(loss if share == 1.0 else share * loss)
                 record = metrics.reported()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -160,6 +161,25 @@ def test_a_pass_without_gradients_is_not_the_joint_pass() -> None:
         assert not module.forward_train(batches["p0"])["vf_preds"].requires_grad
     assert module.forward_train(batches["p0"])["vf_preds"].requires_grad
     assert module.forward_train(batches["p0"]) is joint.outputs()["p0"]
+
+
+class NotesPasses(SharedCritic):
+    """Notes how many modules each training pass is of."""
+
+    def __init__(self, modules: Mapping[str, RLModule]) -> None:
+        super().__init__(modules)
+        self.num_modules: list[int] = []
+
+    def forward_train(self, batches: Any) -> dict[str, dict[str, Any]]:
+        self.num_modules.append(len(batches))
+        return super().forward_train(batches)
+
+
+def test_modules_are_evaluated_together_if_their_losses_draw_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PPOLoss, "draw_noise", lambda *_: {"noise": torch.zeros(1)})
+    together: Any = make_modules(NotesPasses)
+    make_learner(together).update_on(make_batches())
+    assert together.num_modules == [2] * 9
 
 
 def test_a_step_moves_a_shared_encoder_once() -> None:
