@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -198,6 +199,9 @@ class SACModule(_SquashedPolicyModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
+        if math.isinf(self.squashed.log_volume):
+            what = f"{type(self).__name__} learns densities of actions, but bounds of {action_space} are equal"
+            raise TypeError(f"{what}; expected: other bounds, or env.normalize_actions=true")
         self.encoder = ObservationEncoder(self.seen_space, self.head_config)
         hiddens, num_dist_inputs = config.head_fcnet_hiddens, self.squashed.num_inputs
         self.pi = MLP(self.encoder.num_outputs, hiddens, head_options(config), num_dist_inputs)

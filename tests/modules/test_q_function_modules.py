@@ -157,3 +157,12 @@ def test_images_are_encoded_once() -> None:
     obs = torch.zeros((2, 3, 10, 10, 1), dtype=torch.uint8)
     outputs = module.forward_train({"obs": obs, "state_in": {"h": torch.zeros(2, 256)}})
     assert outputs["action_dist_inputs"].shape == (2, 3, 4)
+
+
+def test_a_density_needs_bounds_that_differ() -> None:
+    fixed = gym.spaces.Box(np.array([-1.0, 0.5], np.float32), np.array([1.0, 0.5], np.float32))
+    for space in (fixed, gym.spaces.Dict(arm=ARM, fixed=fixed)):
+        with pytest.raises(TypeError, match=r"SACModule learns densities of actions, but bounds of .* are equal"):
+            make(SACModule, space)
+    outputs = make(TD3Module, fixed).squashed.mode(torch.zeros(1, 4))
+    assert outputs.tolist() == [[0.0, 0.5]]
