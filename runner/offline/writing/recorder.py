@@ -77,14 +77,14 @@ class RecordedChunk:
 
     @classmethod
     def joined(cls, parts: Sequence[RecordedChunk]) -> RecordedChunk:
-        """Join the consecutive chunks of one episode, without infos."""
+        """Join the consecutive chunks of one episode."""
         if len(parts) == 1:
             return parts[0]
         columns = {
             name: nested.concatenate([part.rows_of(name, part is parts[-1]) for part in parts])
             for name in parts[-1].columns
         }
-        return cls(columns, sum(part.length for part in parts))
+        return cls(columns, sum(part.length for part in parts), _infos_of(parts))
 
     def rows_of(self, name: str, is_last: bool) -> Column:
         """Return a column. The last observation is only included if this is the episode's last chunk."""
@@ -214,8 +214,9 @@ class JoinedInfos:
 
     def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
         """Return an episode's infos, or None if all are empty."""
-        parts = self._episodes[chunk]
-        rows: list[dict[str, Any]] = []
-        for part in parts:
-            rows += part.infos_of(part is parts[-1])
-        return rows if any(rows) else None
+        return _infos_of(self._episodes[chunk])
+
+
+def _infos_of(parts: Sequence[RecordedChunk]) -> list[dict[str, Any]] | None:
+    rows = [info for part in parts for info in part.infos_of(part is parts[-1])]
+    return rows if any(rows) else None

@@ -10,12 +10,14 @@ import pytest
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import ColumnBlock, ListedInfos
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
 from runner.experiment.trainer import Trainer
 from runner.module_building import build_acting_module, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
+from runner.offline.writing.recorder import EpisodeRecorder
+from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import QUICK, Run
 from tests.support.configs import config_from
 
@@ -103,6 +105,29 @@ def test_an_evaluation_of_env_steps_records_the_episodes_that_end(
     assert (recorded.num_unfinished, recorded.num_incomplete) == (0, 0)
     returns = [e.get_return() for block in recorded_in(tmp_path) for e in block]
     assert sorted(returns) == sorted(finished.returns.tolist())
+
+
+def step_with_infos(t: int, is_over: bool) -> ColumnBlock:
+    """A chunk of step t of an episode."""
+    return ColumnBlock(
+        {"obs": np.full((2, 1), t, np.float32), "actions": np.zeros(1, np.int64), "rewards": np.ones(1, np.float32)},
+        np.ones(1, np.int64),
+        np.array([is_over]),
+        np.array([False]),
+        np.array([t]),
+        ["e"],
+        infos=ListedInfos([[{"t": t}, {"t": t + 1}]]),
+    )
+
+
+def test_a_checkpoint_keeps_the_infos_of_unfinished_episodes(tmp_path: Path) -> None:
+    recorder = EpisodeRecorder(EpisodeWriter(OfflineConfig(output=str(tmp_path))))
+    for t in range(3):
+        recorder.add(step_with_infos(t, is_over=t == 2))
+        recorder.get_open()  # as a checkpoint does
+    recorder.close()
+    (block,) = recorded_in(tmp_path)
+    assert [dict(info) for info in block[0].get_infos()] == [{"t": 0}, {"t": 1}, {"t": 2}, {"t": 3}]
 
 
 def test_record_verb(run_main: Run, tmp_path: Path) -> None:
