@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -227,17 +227,21 @@ class TextReader:
     Args:
         files: files of one of these kinds.
         options: options from `TEXT_OPTIONS`.
+        integers: columns that keep their integers. Other integers become floats, because a column 0, 1, 0.5 starts
+            like integers.
+
+    Attributes:
         row_filter: only rows for which it is true are returned.
     """
 
-    def __init__(self, files: InputFiles, options: Mapping[str, Any], row_filter: Any = None) -> None:
+    def __init__(self, files: InputFiles, options: Mapping[str, Any], integers: Collection[str] = ()) -> None:
         self.files = files
-        self.row_filter = row_filter
+        self.row_filter: Any = None
         self._options = dict(options)
         first = next(self._stream(files.paths[0], None, None), None)
         if first is None:
             raise data_error("this file does not contain any rows", DataLocation(files.paths[0]))
-        self.schema = _widened(first.schema)
+        self.schema = _widened(first.schema, integers)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """See `RawReader`. Only the requested columns are converted from text."""
@@ -357,13 +361,11 @@ def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in columns])
 
 
-def _widened(schema: pa.Schema) -> pa.Schema:
-    """Widen integers to floats where later rows may be floats: a column 0, 1, 0.5 starts like integers."""
-    integers = {"eps_id", "episode_id", "t", "actions", "action", "agent_id"}
-    fields = []
-    for field in schema:
-        fields.append(field if field.name in integers else field.with_type(_widened_type(field.type)))
-    return pa.schema(fields)
+def _widened(schema: pa.Schema, integers: Collection[str]) -> pa.Schema:
+    """Return the types of later rows: floats instead of integers, except in columns that keep them."""
+    return pa.schema(
+        [field if field.name in integers else field.with_type(_widened_type(field.type)) for field in schema]
+    )
 
 
 def _widened_type(type_: pa.DataType) -> pa.DataType:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from runner.config.errors import list_names
 from runner.config.offline import OfflineConfig
+from runner.config.recorded_columns import ALIASES, canonical_name
 from runner.episodes.nested import StateError
 from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import is_episodes, read_layout
@@ -27,6 +28,8 @@ from runner.offline.formats.selection import ALWAYS_READ, ModuleAgents, Selectio
 _AGENT_ID = "agent_id"
 _HEAD_BYTES = 2**16
 _OPTIONAL = {"infos", "new_infos", "task"}  # only in files with infos and tasks
+# Roles of columns that keep their integers in text files: ids beyond 2**53 are not exact as floats.
+_INTEGERS = ("eps_id", "agent_id", "t", "actions")
 _EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
 
 
@@ -65,8 +68,8 @@ class RawData:
         if self.files is None:
             reader = RayReader(self.config)
         else:
-            known = TEXT_OPTIONS[self.files.kind]
-            reader = TextReader(self.files, {name: value for name, value in given.items() if name in known})
+            options = {name: value for name, value in given.items() if name in TEXT_OPTIONS[self.files.kind]}
+            reader = TextReader(self.files, options, _integer_columns(self.config.input_read_schema))
         reader.row_filter = read_filter(given.get("filter"), reader.schema)
         return reader
 
@@ -133,6 +136,13 @@ class RawData:
     def paths(self) -> Sequence[str]:
         """Path of each schema in `schemas`, for messages."""
         return [self.where] if len(self.schemas) == 1 or self.files is None else self.files.paths
+
+
+def _integer_columns(mapping: Mapping[str, Any]) -> set[str]:
+    """Return the file columns of `_INTEGERS`, by their usual names and by `offline.input_read_schema`."""
+    given = [columns for name, columns in mapping.items() if canonical_name(name) in _INTEGERS]
+    named = {str(one) for columns in given for one in (columns if isinstance(columns, list) else [columns])}
+    return named.union(*(ALIASES[name] for name in _INTEGERS))
 
 
 def _module_in(schema: pa.Schema) -> str | None:

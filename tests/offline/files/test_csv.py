@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,18 @@ def test_columns_and_row_numbers_of_later_blocks(tmp_path: Path) -> None:
     path.write_text("\n".join(["text,obs,actions,rewards", *rows, "1,2"]))
     with pytest.raises(DataError, match="Row #52: Expected 4 columns, got 2: 1,2"):
         read(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_mapped_ids_and_actions_stay_integers(tmp_path: Path, kind: str) -> None:
+    """As floats, the two ids would be equal."""
+    first = 2**53
+    rows = [{"id": first + i, "step": t, "obs": 0.5, "a": 1 - i, "r": 1} for i in range(2) for t in range(2)]
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    (tmp_path / f"a.{kind}").write_text("\n".join(lines if kind == "csv" else map(json.dumps, rows)))
+    mapping = {"eps_id": "id", "t": "step", "actions": "a", "rewards": "r"}
+    (block,) = open_source(OfflineConfig(input_=str(tmp_path), input_read_schema=mapping)).blocks()
+    assert block.episode_ids == [str(first), str(first + 1)]
+    assert block.lengths.tolist() == [1, 1]  # without a final observation, the last step is left out
+    assert (block.columns["actions"].tolist(), block.columns["actions"].dtype) == ([1, 0], np.int64)
+    assert block.columns["rewards"].dtype == np.float64
