@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
 from typing import Any, Protocol, TypeGuard
 
@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from runner.config.errors import Problem, list_names, nearest_match
-from runner.offline.files.data_error import DataError, DataLocation, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 
 RawTable = tuple[pa.Table, DataLocation]
+# Columns that files may lack: only some of them have infos and tasks.
+OPTIONAL_COLUMNS = frozenset({"infos", "new_infos", "task"})
 
 
 class RawReader(Protocol):
@@ -34,6 +36,12 @@ class RawReader(Protocol):
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """Return the tables of rows, each with the location of its first row."""
+
+
+def differing_columns(names: Collection[str], path: str, first: str, known: Sequence[str]) -> DataError:
+    """Return the error for columns that only the file at `path` has, or only the first file, with columns `known`."""
+    what = f"the files do not have the same columns: {', '.join(sorted(names))}"
+    return data_error(what, DataLocation(path), expected=f"as in {first}: {list_names(known)}")
 
 
 _WHERE = "offline.input_read_method_kwargs.filter"

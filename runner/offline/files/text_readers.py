@@ -21,7 +21,7 @@ import pyarrow.json
 
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.input_files import CSV, JSON, FileKind, InputFiles, check_kind
-from runner.offline.files.raw_rows import RawTable
+from runner.offline.files.raw_rows import OPTIONAL_COLUMNS, RawTable, differing_columns
 
 _NEWLINE, _OBJECT = ord("\n"), ord("{")
 _BOM = b"\xef\xbb\xbf"
@@ -244,11 +244,19 @@ class TextReader:
         self.schema = _widened(first.schema, integers)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """See `RawReader`. Only the requested columns are converted from text."""
+        """See `RawReader`. Only the requested columns are converted from text.
+
+        Raises:
+            DataError: a file is damaged, or lacks columns of the first one.
+        """
+        wanted = [name for name in self.schema.names if columns is None or name in columns]
         for path in self.files.paths:
             row = 0
             for batch in self._stream(path, self.schema, columns if self.row_filter is None else None):
                 table = pa.Table.from_batches([batch])
+                missing = set(wanted).difference(table.column_names, OPTIONAL_COLUMNS)
+                if missing:
+                    raise differing_columns(missing, path, self.files.paths[0], self.schema.names)
                 place = DataLocation(path, row)
                 row += batch.num_rows
                 if self.row_filter is not None:

@@ -20,14 +20,13 @@ from runner.offline.codecs.table_format import read_steps_layout
 from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import JSON, PARQUET, InputFiles, read_head
 from runner.offline.files.parquet_reader import ParquetReader, read_footers
-from runner.offline.files.raw_rows import RawReader, read_filter
+from runner.offline.files.raw_rows import OPTIONAL_COLUMNS, RawReader, differing_columns, read_filter
 from runner.offline.files.ray_data import RayReader
 from runner.offline.files.text_readers import TEXT_OPTIONS, TextReader
 from runner.offline.formats.selection import ALWAYS_READ, ModuleAgents, Selection
 
 _AGENT_ID = "agent_id"
 _HEAD_BYTES = 2**16
-_OPTIONAL = {"infos", "new_infos", "task"}  # only in files with infos and tasks
 # Roles of columns that keep their integers in text files: ids beyond 2**53 are not exact as floats.
 _INTEGERS = ("eps_id", "agent_id", "t", "actions")
 _EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
@@ -166,10 +165,9 @@ def _agents_in(reader: ParquetReader) -> dict[str, None]:
 def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
     """Reject tables whose columns differ."""
     for path, schema in zip(paths, schemas, strict=False):
-        odd_names = (set(schema.names) ^ set(schemas[0].names)) - _OPTIONAL
+        odd_names = (set(schema.names) ^ set(schemas[0].names)) - OPTIONAL_COLUMNS
         if odd_names:
-            what = f"the files do not have the same columns: {', '.join(sorted(odd_names))}"
-            raise data_error(what, DataLocation(path), expected=f"as in {paths[0]}: {list_names(schemas[0].names)}")
+            raise differing_columns(odd_names, path, paths[0], schemas[0].names)
 
 
 def _check_unique_names(schema: pa.Schema, path: str) -> None:

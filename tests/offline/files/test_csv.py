@@ -109,3 +109,14 @@ def test_mapped_ids_and_actions_stay_integers(tmp_path: Path, kind: str) -> None
     assert block.lengths.tolist() == [1, 1]  # without a final observation, the last step is left out
     assert (block.columns["actions"].tolist(), block.columns["actions"].dtype) == ([1, 0], np.int64)
     assert block.columns["rewards"].dtype == np.float64
+
+
+@pytest.mark.parametrize("missing", ["eps_id", "t", "obs", "rewards", "note"])
+def test_a_later_file_lacks_a_column(tmp_path: Path, missing: str) -> None:
+    row = {"eps_id": "a", "t": "0", "obs": "0.5", "actions": "1", "rewards": "1.0", "infos": "", "note": "2"}
+    for name, left_out in (("1.csv", ""), ("2.csv", "infos"), ("3.csv", missing)):
+        kept = [column for column in row if column != left_out]
+        (tmp_path / name).write_text(f"{','.join(kept)}\n{','.join(row[column] for column in kept)}\n")
+    with pytest.raises(DataError, match=f"the files do not have the same columns: {missing}\n") as caught:
+        read(tmp_path)
+    assert f"{tmp_path}/3.csv" in str(caught.value)
