@@ -241,7 +241,8 @@ class TextReader:
         first = next(self._stream(files.paths[0], None, None), None)
         if first is None:
             raise data_error("this file does not contain any rows", DataLocation(files.paths[0]))
-        self.schema = _widened(first.schema, integers)
+        # A column of CSV that is empty so far may contain text later.
+        self.schema = _widened(first.schema, integers, pa.string() if files.kind == CSV else pa.null())
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """See `RawReader`. Only the requested columns are converted from text.
@@ -369,11 +370,15 @@ def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in columns])
 
 
-def _widened(schema: pa.Schema, integers: Collection[str]) -> pa.Schema:
-    """Return the types of later rows: floats instead of integers, except in columns that keep them."""
-    return pa.schema(
-        [field if field.name in integers else field.with_type(_widened_type(field.type)) for field in schema]
-    )
+def _widened(schema: pa.Schema, integers: Collection[str], empty: pa.DataType) -> pa.Schema:
+    """Return the types of later rows: floats instead of integers that are not kept, and `empty` for empty columns."""
+
+    def later_type(field: pa.Field) -> pa.DataType:
+        if pa.types.is_null(field.type):
+            return empty
+        return field.type if field.name in integers else _widened_type(field.type)
+
+    return pa.schema([field.with_type(later_type(field)) for field in schema])
 
 
 def _widened_type(type_: pa.DataType) -> pa.DataType:

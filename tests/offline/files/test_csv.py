@@ -120,3 +120,12 @@ def test_a_later_file_lacks_a_column(tmp_path: Path, missing: str) -> None:
     with pytest.raises(DataError, match=f"the files do not have the same columns: {missing}\n") as caught:
         read(tmp_path)
     assert f"{tmp_path}/3.csv" in str(caught.value)
+
+
+def test_a_column_may_be_empty_in_the_first_block(tmp_path: Path) -> None:
+    infos = ["", '"{""x"": 1}"']
+    rows = [f"e,{t}.5,1,1.0,{t == 19},{infos[t == 15]}" for t in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["eps_id,obs,actions,rewards,terminateds,infos", *rows]))
+    (block,) = read(tmp_path)
+    assert block.lengths.tolist() == [20]
+    assert [dict(info) for info in block[0].get_infos()] == [{}] * 15 + [{"x": 1}] + [{}] * 5
