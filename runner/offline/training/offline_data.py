@@ -84,6 +84,7 @@ class OfflineData(Part):
     shared_state: Mapping[str, Any] = MappingProxyType({})
     num_batches = 0
     module_id = DEFAULT_MODULE_ID
+    _steps_per_row = 1  # more for sequences
     _num_pipelines = 1
     _board: ModuleBoard | None = None
     _monitor: PipelineMonitor | None = None
@@ -126,9 +127,10 @@ class OfflineData(Part):
         self._spec, self._board = spec, board
         if self._samples_itself:
             self._check_sampling()
+        parts = spec.build()
+        self._steps_per_row = parts.module.config.max_seq_len if parts.module.is_stateful else 1
         if self.source is not None:
             self.source.check_spaces(spec.observation_space, spec.action_space)
-            parts = spec.build()
             check_trajectories(self.source, parts.learner_pipeline, parts.module)
             self._leave_out_unread(self.source, parts)
         prelearner = prelearner_class(self.config)
@@ -257,9 +259,7 @@ class OfflineData(Part):
     @property
     def _rows_per_batch(self) -> int:
         """Rows per batch: env steps, or the number of sequences that hold that many env steps in a recurrent module."""
-        module = self.config.module
-        per_row = module.max_seq_len if module.use_lstm or module.use_gru else 1
-        return max(1, self.config.algorithm.train_batch_size_per_learner // per_row)
+        return max(1, self.config.algorithm.train_batch_size_per_learner // self._steps_per_row)
 
     # -- progress --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
+from runner.config.schemas import ModuleConfig
 from runner.experiment.trainer import Trainer
+from runner.modules import ActorCriticModule
 from runner.offline.reading.source import open_source
 from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines import SingleAgentObservationPreprocessor
@@ -42,6 +45,13 @@ class Doubling(SingleAgentObservationPreprocessor):
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
         return 2 * observation
+
+
+class OwnMemory(ActorCriticModule):
+    """A module with memory that the configuration does not show."""
+
+    def __init__(self, observation_space: Any, action_space: Any, config: ModuleConfig) -> None:
+        super().__init__(observation_space, action_space, replace(config, use_gru=True, lstm_cell_size=8))
 
 
 REWARDS = (
@@ -213,3 +223,10 @@ def test_a_module_with_memory_learns_from_steps_without_states(experiment: str, 
     assert np.isfinite(losses).all()
     if experiment == "bc_cartpole":  # MARWIL's weights change with the advantages
         assert losses[2] < losses[0]
+
+
+@pytest.mark.slow
+def test_a_batch_of_sequences_has_the_configured_number_of_env_steps(ray_cluster: None) -> None:
+    memory = ("module._target_=tests.offline.training.test_training.OwnMemory", "module.max_seq_len=10")
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, *memory]) as trainer:
+        assert first_observations(trainer).shape == (51, 10, 4)  # 512 env steps, rounded down to entire sequences
