@@ -55,6 +55,17 @@ _BATCHES_OF_BLOCK = 8
 _SMALLEST_BLOCK = 2**16
 
 
+def columns_read(parts: PreLearnerParts) -> set[str] | None:
+    """Return the columns that module, loss and connectors read, or None if they may read any columns or infos."""
+    connectors = [*parts.env_to_module.every_connector(), *parts.learner_pipeline.every_connector()]
+    are_of_runner = all(type(connector).__module__.startswith("runner.") for connector in connectors)
+    if parts.module.is_stateful or not are_of_runner:
+        return None
+    if any(isinstance(connector, AddInfosFromEpisodesToTrainBatch) for connector in connectors):
+        return None
+    return {*parts.columns, *(column for connector in connectors for column in Requirements.of(connector).reads)}
+
+
 class OfflineData(Part):
     """Recorded data of an experiment; derive from it to write your own pipeline (`offline.offline_data_class`).
 
@@ -157,19 +168,10 @@ class OfflineData(Part):
 
     def _leave_out_unread(self, source: RecordedSource, parts: PreLearnerParts) -> None:
         """Skip unused infos and extra model outputs. User-defined parts may use any, so nothing is skipped for them."""
-        connectors = [*parts.env_to_module, *parts.learner_pipeline]
-        theirs = [type(part).__module__ for part in connectors if not type(part).__module__.startswith("runner.")]
-        if (
-            theirs
-            or prelearner_class(self.config) is not OfflinePreLearner
-            or self.config.offline.prelearner_buffer_class
-        ):
+        offline = self.config.offline
+        read = columns_read(parts)
+        if read is None or prelearner_class(self.config) is not OfflinePreLearner or offline.prelearner_buffer_class:
             return
-        if parts.module.is_stateful:
-            return
-        if any(isinstance(connector, AddInfosFromEpisodesToTrainBatch) for connector in connectors):
-            return
-        read = {*parts.columns, *(column for connector in connectors for column in Requirements.of(connector).reads)}
         recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
         self._use(source.narrowed([name for name in recorded if name in read], with_infos=False))
 
