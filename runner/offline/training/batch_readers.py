@@ -19,6 +19,7 @@ from runner.learners.train_batch import TrainBatch
 from runner.offline.training.prelearner import flat_columns, nested_columns, without_metrics
 from runner.offline.training.workers import native_messages_to_log, pipeline_errors
 from runner.pipelines.connector import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.streams import integer_seed
 
 if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
@@ -36,14 +37,17 @@ def passes(
     Args:
         rows: train rows.
         rows_per_batch: rows per update.
-        options: arguments of `iter_batches`.
+        options: arguments of `iter_batches`. `local_shuffle_seed` gives each pass another order.
 
     Raises:
         ConfigError: a pass does not contain a batch.
     """
-    options = {"prefetch_batches": _PREFETCHED_BATCHES, **options}
-    while True:
-        batches = iter(rows.iter_batches(batch_size=rows_per_batch, batch_format="numpy", **options))
+    arguments = {"prefetch_batches": _PREFETCHED_BATCHES, **options}
+    seed = arguments.pop("local_shuffle_seed", None)
+    for number in itertools.count():
+        if seed is not None:
+            arguments["local_shuffle_seed"] = integer_seed(seed, "local_shuffle", number)
+        batches = iter(rows.iter_batches(batch_size=rows_per_batch, batch_format="numpy", **arguments))
         with pipeline_errors(), native_messages_to_log():
             current: Rows | None = next(batches, None)
         if current is None:
