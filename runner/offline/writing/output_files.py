@@ -6,6 +6,7 @@ Readers never see an incomplete file, and existing files are never overwritten.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Collection
@@ -20,6 +21,9 @@ from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
 from runner.offline.writing.output_formats import OutputFormat, file_extension, output_format
+
+# Errors of `os.link` on file systems without hard links, such as mounted object stores.
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class WriteFailed(RunFailure):
@@ -110,7 +114,9 @@ def give_name(location: Location, temporary: str, final: str) -> None:
         os.fsync(written.fileno())
     try:
         os.link(temporary, final)  # fails if the name is taken, unlike a rename
-    except PermissionError:  # a file system without hard links
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         _move(location, temporary, final)
     else:
         os.unlink(temporary)

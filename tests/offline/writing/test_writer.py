@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -287,6 +288,17 @@ def test_a_failed_write_raises_and_leaves_nothing_behind(tmp_path: Path, monkeyp
         writer.add(flat_block([3, 2], prefix="x"))
     writer.abort()
     assert [path.name for path in tmp_path.iterdir()] == ["episodes-0-000000.parquet"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", fail)
+    report = write(OfflineConfig(output=str(tmp_path)), [flat_block([3, 2])])
+    assert [path.name for path in tmp_path.iterdir()] == ["episodes-0-000000.parquet"]
+    assert_same(read_back(report), flat_block([3, 2]))
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
