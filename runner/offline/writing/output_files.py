@@ -49,6 +49,7 @@ class OutputFile:
         schema: schema of all tables.
 
     Raises:
+        FileExistsError: in the local file system, another process is writing this file or has written it.
         OSError: the file cannot be opened.
     """
 
@@ -58,6 +59,8 @@ class OutputFile:
         self._location = location
         self._final, self._temporary = f"{location.path}/{name}", f"{location.path}/.{name}.tmp"
         location.filesystem.create_dir(location.path, recursive=True)
+        if location.is_local:
+            _reserve(Path(self._temporary), Path(self._final))
         self._stream = location.filesystem.open_output_stream(self._temporary)
         self._sink: OutputFormat | None = None
         try:
@@ -99,6 +102,14 @@ class OutputFile:
             self._stream.close()
         with contextlib.suppress(OSError):
             self._location.filesystem.delete_file(self._temporary)
+
+
+def _reserve(temporary: Path, final: Path) -> None:
+    """Create an incomplete file. Raises `FileExistsError` if another process has created it, or the complete file."""
+    temporary.touch(exist_ok=False)
+    if final.exists():
+        temporary.unlink()
+        raise FileExistsError(f"{final} exists already")
 
 
 def give_name(location: Location, temporary: str, final: str) -> None:
@@ -179,7 +190,7 @@ class FileList:
         return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
 
     def add(self, path: str) -> None:
-        """Add a file before it is written."""
+        """Add a file that is being written."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as lines:
             lines.write(f"{path}\n")
@@ -223,7 +234,7 @@ class Destination:
         writer_id: part of the file names.
         writer_number: number of the writer, from 1, in the names of run folders.
         env_name: name of the environment, or None if it is unknown.
-        file_list: records each file before it is opened.
+        file_list: records each file when it is opened.
     """
 
     config: OfflineConfig

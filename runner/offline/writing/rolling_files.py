@@ -35,6 +35,7 @@ from runner.offline.writing.output_formats import check_columns, write_function
 from runner.offline.writing.ray_output import RayOutput
 
 _ROW_GROUP_BYTES = 2**22
+_MAX_ATTEMPTS = 20
 
 
 class RollingFiles:
@@ -190,13 +191,22 @@ class RollingFiles:
         if self._location is None:
             assert self._function is not None
             return RayOutput(self._config, self._function, None, "", schema)
-        folder, name = next_place(self._to, self._location, self._stem)
+        for _ in range(_MAX_ATTEMPTS):
+            with contextlib.suppress(FileExistsError):  # another process has just chosen the same name
+                return self._next_file(self._location, schema)
+        return self._next_file(self._location, schema)
+
+    def _next_file(self, location: Location, schema: pa.Schema) -> OutputFile | RayOutput:
+        folder, name = next_place(self._to, location, self._stem)
+        self._folder = folder
+        file: OutputFile | RayOutput
+        if self._function is not None:
+            file = RayOutput(self._config, self._function, folder, name, schema)
+        else:
+            file = OutputFile(self._config, folder, name, schema)
         if self._to.file_list is not None:
             self._to.file_list.add(f"{folder.path}/{name}")
-        self._folder = folder
-        if self._function is not None:
-            return RayOutput(self._config, self._function, folder, name, schema)
-        return OutputFile(self._config, folder, name, schema)
+        return file
 
     def _finish(self) -> None:
         """Finish the open file and give it its final name."""

@@ -119,7 +119,7 @@ class EpisodeWriter:
             config: the `output...` options.
             spaces, env_name: metadata of the files.
             writer_id: distinguishes the files of writers in one folder.
-            file_list: records each file before it is opened.
+            file_list: records each file when it is opened.
             writer_number: number of the env runner, from 1, in the names of run folders.
             agent_spaces: agent -> its spaces, stored in files of env episodes.
 

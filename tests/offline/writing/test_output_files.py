@@ -100,6 +100,35 @@ def test_a_name_that_is_taken_is_never_written_over(tmp_path: Path, monkeypatch:
     assert {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)} == before
 
 
+@pytest.mark.parametrize("has_folders", [False, True])
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_processes_that_choose_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_complete: bool, has_folders: bool
+) -> None:
+    config = OfflineConfig(output=str(tmp_path / "data"), output_run_folders=has_folders)
+    location = prepare_output(config)
+    assert location is not None
+    first = EpisodeWriter(config)
+    first.add(flat_block([3]))
+    first._files[None]._flush()
+    if is_complete:
+        first.close()
+    stale: list[list[str]] = [[]]  # what the second process has seen before the first one began its file
+
+    def listed(*arguments: Any) -> list[str]:
+        return stale.pop() if stale else names_in(*arguments)
+
+    monkeypatch.setattr("runner.offline.writing.output_files.names_in", listed)
+    files = FileList(tmp_path / "list.txt", location)
+    with EpisodeWriter(config, file_list=files) as second:
+        second.add(flat_block([2], prefix="x"))
+    written = second.close().files
+    first.close()
+    assert files.paths == list(written), "the list must not contain the other process's file"
+    assert sorted(read(tmp_path / "data").episode_ids) == ["e0", "x0"]
+    assert len(files_in(tmp_path / "data")) == 2
+
+
 def test_a_run_that_goes_on_removes_newer_files_with_their_folders(tmp_path: Path) -> None:
     config = config_of(tmp_path / "data", output_max_rows_per_file=1)
     location = prepare_output(config)
