@@ -13,6 +13,9 @@ from runner.offline.codecs.arrow_columns import values_from_arrow
 from runner.offline.codecs.layout import Layout, Leaf, rows_per_chunk
 from runner.offline.codecs.table_format import METADATA_KEY, new_obs_column
 
+# Columns that are empty in all rows with a single agent.
+_OF_AGENTS = ("agent_id", "module_id", "multi_agent_episode_id")
+
 
 def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
     """Write one JSON object per row, without the columns that are null in it."""
@@ -23,9 +26,12 @@ def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
 
 
 def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) -> None:
-    """Write one line per row, without columns that are empty in all rows, except for infos."""
-    is_empty = {name: bool(table.num_rows) and table[name].null_count == table.num_rows for name in table.column_names}
-    kept = [name for name, empty in is_empty.items() if not empty or name.endswith("infos")]
+    """Write one line per row, without the columns of agents if there is a single agent.
+
+    Other columns are also written if they are empty, because later rows of the file may have values.
+    """
+    empty = {name for name in table.column_names if table[name].null_count == table.num_rows}
+    kept = [name for name in table.column_names if name not in empty or name not in _OF_AGENTS]
     pa.csv.write_csv(lists_as_text(table.select(kept)), file, pa.csv.WriteOptions(**options))
 
 

@@ -183,6 +183,18 @@ def test_tables_as_json_and_csv(tmp_path: Path) -> None:
             np.testing.assert_array_equal(table["rewards"].to_numpy().astype(np.float32), block.columns["rewards"])
 
 
+def test_csv_rows_without_a_task_have_the_columns_of_earlier_rows(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path), output_write_method="write_csv", output_write_episodes=False)
+    with EpisodeWriter(config) as writer:
+        writer.add(replace(flat_block([3]), tasks=["walk"]))
+        writer._files[None]._flush()
+        writer.add(flat_block([2], prefix="x"))
+    table = pa.csv.read_csv(writer.close().files[0])
+    assert table["task"].to_pylist() == ["walk"] * 3 + [""] * 2
+    assert table["eps_id"].to_pylist() == ["e0"] * 3 + ["x0"] * 2
+    assert "agent_id" not in table.column_names
+
+
 def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path) -> None:
     config = OfflineConfig(output=str(tmp_path / "data"))
     prepare_output(config)
