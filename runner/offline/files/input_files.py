@@ -226,7 +226,7 @@ def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
     """Return the file system and the files and folders that `offline.input_` names, with patterns expanded.
 
     Raises:
-        DataError: a path is missing.
+        DataError: a path is missing, or file systems are mixed.
     """
     found: list[str] = []
     for location in (locations := _locations(config)):
@@ -240,10 +240,15 @@ def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
 
 
 def _locations(config: OfflineConfig) -> list[Location]:
-    return [
+    locations = [
         locate(path, config.input_filesystem, config.input_filesystem_kwargs, "offline.input_filesystem")
         for path in input_paths(config)
     ]
+    paths = {location.filesystem.type_name: location.shown for location in reversed(locations)}
+    if len(paths) > 1:
+        got, fix = ", ".join(reversed(paths.values())), "name paths of one file system"
+        raise DataError([Problem("paths of several file systems are mixed", _WHERE, got, fix=fix)])
+    return locations
 
 
 def find_files(config: OfflineConfig, known: Sequence[FileKind], kind: FileKind | None = None) -> InputFiles:
@@ -255,7 +260,7 @@ def find_files(config: OfflineConfig, known: Sequence[FileKind], kind: FileKind 
         kind: kind of the files regardless of their names. None detects it from the names.
 
     Raises:
-        DataError: a path is missing, a folder does not contain data, or kinds are mixed.
+        DataError: a path is missing, a folder does not contain data, or kinds or file systems are mixed.
     """
     locations = _locations(config)
     problems: list[Problem] = []

@@ -110,6 +110,14 @@ def test_patterns_lists_and_order(tmp_path: Path) -> None:
     assert read(f"file://{tmp_path}").lengths.tolist() == [1, 2, 10]
 
 
+def test_paths_of_several_file_systems(tmp_path: Path) -> None:
+    write(tmp_path, PARTS)
+    with pytest.raises(DataError, match="paths of several file systems are mixed") as caught:
+        source_of([str(tmp_path), "memory://bucket/data"])
+    (problem,) = caught.value.problems
+    assert problem.got == f"{tmp_path}, memory://bucket/data"
+
+
 def test_patterns_in_other_file_systems() -> None:
     import fsspec
 
