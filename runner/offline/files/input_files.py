@@ -308,13 +308,13 @@ def _size_of(info: fs.FileInfo) -> int:
 
 
 def _files_that_fit(location: Location) -> list[fs.FileInfo]:
-    """Return the files that match a pattern."""
+    """Return the files that match a pattern, in natural order."""
     paths = expand_pattern(location)
     infos = location.filesystem.get_file_info(paths) if paths else []
     files = [info for info in infos if info.type == fs.FileType.File]
     if not files:
         raise DataError([Problem("no file matches this pattern", _WHERE, location.shown)])
-    return files
+    return sorted(files, key=lambda info: _natural_order(info.path))
 
 
 def _missing(location: Location) -> DataError:

@@ -104,7 +104,8 @@ def test_patterns_lists_and_order(tmp_path: Path) -> None:
     (tmp_path / ".hidden.parquet").write_text("not data")
     (tmp_path / "notes.txt").write_text("not data")
     assert read(tmp_path).lengths.tolist() == [1, 2, 10]
-    assert read(f"{tmp_path}/part-1*.parquet").lengths.sum() == 11
+    assert read(f"{tmp_path}/part-*.parquet").lengths.tolist() == [1, 2, 10]
+    assert read(f"{tmp_path}/part-1*.parquet").lengths.tolist() == [1, 10]
     names = [str(tmp_path / f"part-{number}.parquet") for number in (10, 1)]
     assert concat_blocks(list(source_of(names).blocks())).lengths.tolist() == [10, 1]
     assert read(f"file://{tmp_path}").lengths.tolist() == [1, 2, 10]
