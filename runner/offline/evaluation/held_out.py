@@ -34,7 +34,7 @@ from runner.offline.evaluation.policy_evaluation import (
 )
 from runner.offline.evaluation.recorded_actions import BlockReader, ModuleInputs, check_block, device_of
 from runner.offline.reading.source import open_source
-from runner.offline.training.preflight import check_trajectories
+from runner.offline.training.preflight import check_action_units, check_trajectories
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, IS_FIRST, STATE_IN, STATE_OUT
 from runner.pipelines.learner_connectors import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.recorded_episodes import with_held_observations
@@ -192,7 +192,8 @@ class HeldOutEvaluation:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _check(self, block: ColumnBlock) -> None:
-        """Reject data whose first episodes show that the evaluation would fail."""
+        """Reject data whose first episodes show that the evaluation would fail or be wrong."""
+        check_action_units(self._config, self._source, self._parts.spec.action_space)
         problems = [self._find_missing_columns(block), self._find_missing_states(block)] if self._has_loss else []
         if self._methods:
             problems += [self._find_no_trajectories(), self._find_no_distribution(), self._find_missing_logp(block)]

@@ -87,7 +87,7 @@ def check_recorded_data(
     if of_module is None:
         _check_single_agent(source)
     check_trajectories(source, built.learner, built.module)
-    _check_action_units(config, source, built.spec.action_space)
+    check_action_units(config, source, built.spec.action_space)
     _check_rows(source)
     return source
 
@@ -141,8 +141,12 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], mo
             raise DataError([Problem(what, source.where, fix="add a column new_obs, or eps_id and t, or end flags")])
 
 
-def _check_action_units(config: ExperimentConfig, source: RecordedSource, space: gym.Space[Any]) -> None:
-    """Reject actions in the environment's units, as in D4RL and Minari, if the module acts in [-1, 1]."""
+def check_action_units(config: ExperimentConfig, source: RecordedSource, space: gym.Space[Any]) -> None:
+    """Reject actions in the environment's units, as in D4RL and Minari, if the module acts in [-1, 1].
+
+    Raises:
+        DataError: names the options to set.
+    """
     if not source.format.has_env_actions or not config.env.normalize_actions or not isinstance(space, Box):
         return
     if space.is_bounded() and not (np.all(space.low == -1) and np.all(space.high == 1)):

@@ -278,6 +278,22 @@ def test_training_goes_on_to_the_same_digits(overrides: tuple[str, ...]) -> None
 # --- what it refuses ----------------------------------------------------------------------------------
 
 
+def test_actions_in_the_units_of_the_environment_are_refused(tmp_path: Path) -> None:
+    """The module acts in [-1, 1], Pendulum in [-2, 2]."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "pendulum.hdf5", "w") as file:
+        file["observations"] = np.zeros((6, 3), np.float32)
+        file["actions"] = np.full((6, 1), 1.5, np.float32)
+        file["rewards"] = np.zeros(6, np.float32)
+        file["terminals"] = np.zeros(6, np.bool_)
+        file["timeouts"] = np.array([False, False, True] * 2)
+    held_out = f"{KEY}input_={tmp_path / 'pendulum.hdf5'}"
+    overrides = ("+experiment=iql_pendulum", "offline.input_=none", held_out, "checkpoint.metric=training_iteration")
+    with pytest.raises(ConfigError, match="these actions are in the environment's units"):
+        held_out_of(*overrides)
+    held_out_of(*overrides, "env.normalize_actions=false", "env.clip_actions=true")
+
+
 def _without(block: ColumnBlock, name: str) -> ColumnBlock:
     return replace(block, columns={key: column for key, column in block.columns.items() if key != name})
 
