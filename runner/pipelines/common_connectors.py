@@ -67,13 +67,13 @@ class AgentToModuleMapping(LearnerConnector):
 class BatchIndividualItems(Connector):
     """Converts columns that connectors filled item by item to arrays; other columns stay as they are."""
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
         """Stack items in the order in which their episodes were added, also in a batch grouped by module."""
         for column, rows in batch.items():
             if type(rows) is Items:
-                batch[column] = rows.stacked(LOSS_MASK in batch)
+                batch[column] = rows.stacked(LOSS_MASK in batch, episodes)
             elif type(rows) is dict:
-                self(batch=rows)
+                self(batch=rows, episodes=episodes)
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
@@ -57,15 +58,25 @@ class Items(dict[tuple[str, int], list[Any]]):
     added.
     """
 
-    def stacked(self, has_bootstrap_rows: bool = False) -> Any:
+    def stacked(self, has_bootstrap_rows: bool = False, episodes: Any = None) -> Any:
         """Return the column as arrays (rows, ...), nested like the items.
 
         Args:
             has_bootstrap_rows: whether each chunk gets a bootstrap row, which repeats its last row and is masked.
+            episodes: the episodes of the batch. Only a block may contain chunks with the same id and time step.
         """
+        chunks = self._of_chunks(episodes) if isinstance(episodes, ColumnBlock) else self.values()
         return nested.stack(
-            [item for chunk in self.values() for item in (*chunk, *(chunk[-1:] if has_bootstrap_rows else ()))]
+            [item for chunk in chunks for item in (*chunk, *(chunk[-1:] if has_bootstrap_rows else ()))]
         )
+
+    def _of_chunks(self, block: ColumnBlock) -> Iterable[list[Any]]:
+        """Return the items of each chunk; chunks with the same key, such as fragments drawn twice, share a list."""
+        if len(self) >= len(block):
+            return self.values()
+        left = {key: iter(items) for key, items in self.items()}
+        chunks = zip(block.episode_ids, block.t_started.tolist(), block.lengths.tolist(), strict=True)
+        return [list(islice(left.get((id_, t_started), ()), length)) for id_, t_started, length in chunks]
 
 
 class Connector(DeclaredState):

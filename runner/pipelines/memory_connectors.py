@@ -132,7 +132,7 @@ class AddTimeDimToBatchAndZeroPad(Connector):
         batch[IS_FIRST] = is_first
         for column, rows in batch.items():
             if not isinstance(rows, list):
-                batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows))
+                batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows, episodes))
         batch[SEQ_LENS] = sequences.lengths
         return batch
 
@@ -141,8 +141,8 @@ class AddTimeDimToBatchAndZeroPad(Connector):
         return AddTimeGraph()
 
 
-def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column:
-    return rows.stacked(has_bootstrap_rows) if isinstance(rows, Items) else rows
+def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False, episodes: Any = None) -> Column:
+    return rows.stacked(has_bootstrap_rows, episodes) if isinstance(rows, Items) else rows
 
 
 class AddStatesFromEpisodesToBatch(Connector):

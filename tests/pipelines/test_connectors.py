@@ -486,6 +486,23 @@ def test_rows_of_observations_before_steps() -> None:
     assert block.obs_rows.tolist() == [0, 1, 3, 5, 6, 7]
 
 
+@pytest.mark.parametrize("with_bootstrap_rows", [False, True])
+def test_items_of_chunks_with_the_same_id_keep_their_places(with_bootstrap_rows: bool) -> None:
+    """A buffer may draw the beginning of an episode twice."""
+    block = block_from_episodes([episode_of("a", 2), episode_of("b", 1, first=4), episode_of("a", 3, first=7)])
+    batch: dict[str, Any] = {}
+    if with_bootstrap_rows:
+        batch = AddOneTsToEpisodesAndTruncate()(batch=batch, episodes=block)
+    for episode in block:
+        Connector.add_n_batch_items(batch, "rewards_again", list(episode.get_rewards()), episode)
+    batch = AddColumnsFromEpisodesToTrainBatch()(batch=batch, episodes=block)
+    again = BatchIndividualItems()(batch=batch, episodes=block)["rewards_again"]
+    mask = batch.get("loss_mask", np.ones(6, np.bool_))
+    assert len(again) == len(mask)
+    assert again[mask].tolist() == batch["rewards"][mask].tolist()
+    assert len(set(again[mask].tolist())) == 6
+
+
 def test_running_episodes_may_be_plain_episodes() -> None:
     episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1, first=7)])
     batch = AddObservationsFromEpisodesToBatch()(batch={}, episodes=episodes)
