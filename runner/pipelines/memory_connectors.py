@@ -120,7 +120,8 @@ class AddTimeDimToBatchAndZeroPad(Connector):
         """Reshape every column; lists (of infos, for example) stay lists."""
         if not isinstance(episodes, ColumnBlock):
             for column, rows in batch.items():
-                batch[column] = nested.map_leaves(lambda leaf: leaf[:, None], _as_arrays(rows))
+                if not isinstance(rows, list):
+                    batch[column] = nested.map_leaves(lambda leaf: leaf[:, None], _as_arrays(rows))
             return batch
         has_bootstrap_rows = LOSS_MASK in batch
         sequences = _sequences_of(episodes, has_bootstrap_rows, self._max_seq_len, rl_module)

@@ -19,6 +19,7 @@ from runner.pipelines import (
     AddNoiseToBatch,
     AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate,
+    AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping,
     BatchIndividualItems,
     Connector,
@@ -526,6 +527,14 @@ def test_numpy_to_tensor_goes_one_level_down_and_does_not_copy() -> None:
 def test_unbatch_refuses_columns_of_another_length() -> None:
     with pytest.raises(ValueError, match="column 'actions' has 3 rows for 2 acting envs"):
         UnBatchToIndividualItems()(batch={"actions": np.zeros(3)}, episodes=[None, None])
+
+
+def test_a_time_axis_leaves_lists_as_they_are() -> None:
+    episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1)])
+    batch: dict[str, Any] = {"obs": np.ones((2, 3)), "infos": [{"x": 1}, {}]}
+    batch = AddTimeDimToBatchAndZeroPad()(batch=batch, episodes=episodes)
+    assert batch["obs"].shape == (2, 1, 3)
+    assert batch["infos"] == [{"x": 1}, {}]
 
 
 def test_listify_makes_arrays_of_lists_and_items() -> None:
