@@ -144,6 +144,7 @@ class GeneralAdvantageEstimation(LearnerConnector):
         """Add the columns to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
+            check_bootstrap_rows(self, columns, episodes)
             values = values_of(rl_module[module_id], columns, self._max_rows)
             columns |= on_rows(partial(self._advantages, metrics), columns, values, longest)
         return batch
@@ -193,6 +194,7 @@ class MonteCarloReturns(LearnerConnector):
         """Add the column to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
+            check_bootstrap_rows(self, columns, episodes)
             values = torch.zeros_like(columns[REWARDS])
             if self._uses_baseline:
                 values = values_of(rl_module[module_id], columns, self._max_rows)
@@ -207,6 +209,20 @@ class MonteCarloReturns(LearnerConnector):
                 columns[REWARDS], last_values, columns[TERMINATEDS], is_step, self._gamma, 1.0, longest
             )
         }
+
+
+def check_bootstrap_rows(connector: LearnerConnector, columns: Batch, block: ColumnBlock) -> None:
+    """Check that the batch has a bootstrap row for each chunk; sequences have a `loss_mask` without them, too.
+
+    Raises:
+        RuntimeError: all rows are env steps.
+    """
+    num_rows = int(columns[SEQ_LENS].sum()) if SEQ_LENS in columns else len(columns[LOSS_MASK])
+    if num_rows == block.num_rows:
+        raise RuntimeError(
+            f"{type(connector).__name__}: the last observation of each chunk is missing; prepend "
+            "AddOneTsToEpisodesAndTruncate"
+        )
 
 
 @torch.no_grad()

@@ -13,7 +13,14 @@ from torch import Tensor
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.advantages import in_passes, moments_of, on_rows, standardised, suffix_sums
+from runner.pipelines.advantages import (
+    check_bootstrap_rows,
+    in_passes,
+    moments_of,
+    on_rows,
+    standardised,
+    suffix_sums,
+)
 from runner.pipelines.connector import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
@@ -141,6 +148,7 @@ class VTrace(LearnerConnector):
         """Add the columns to the batch of each module."""
         longest, written = int(episodes.lengths.max()), Requirements.of(self).writes
         for module_id, columns in batch.items():
+            check_bootstrap_rows(self, columns, episodes)
             found = self._in_passes(rl_module[module_id], columns)
             if metrics is not None:
                 self._report(metrics, found[_RATIOS], columns[LOSS_MASK])

@@ -295,6 +295,23 @@ def test_returns_bootstrap_from_a_baseline_after_truncation_alone(use_baseline: 
     assert module.rows_per_pass == ([12] if use_baseline else [])  # without a baseline nobody asks for values
 
 
+@pytest.mark.parametrize(
+    ("connector", "arguments"),
+    [
+        ("GeneralAdvantageEstimation", {"gamma": 0.5, "lambda_": 0.5}),
+        ("MonteCarloReturns", {"gamma": 0.5, "use_baseline": True}),
+    ],
+)
+def test_sequences_without_bootstrap_rows_are_refused(connector: str, arguments: dict[str, Any]) -> None:
+    """Their mask only excludes the padding, so a chunk would bootstrap from the next chunk."""
+    spaces = CodedEnv.observation_space, CodedEnv.action_space
+    edits = [{"append": {"_target_": f"runner.pipelines.{connector}", **arguments}}]
+    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_connector, max_seq_len=2)
+    module = FirstNumber(*spaces, ModuleConfig())
+    with pytest.raises(RuntimeError, match=f"{connector}: .* prepend AddOneTsToEpisodesAndTruncate"):
+        pipeline(rl_module={"default_policy": module}, batch={}, episodes=[hand_made("a", True, False)])
+
+
 @pytest.mark.parametrize("standardize", [True, False])
 def test_advantages_are_standardised_on_request(standardize: bool) -> None:
     connector = GeneralAdvantageEstimation(0.5, 0.5, standardize=standardize)

@@ -112,7 +112,7 @@ def test_patterns_lists_and_order(tmp_path: Path) -> None:
 
 
 def test_paths_of_several_file_systems(tmp_path: Path) -> None:
-    write(tmp_path, PARTS)
+    record(tmp_path, *PARTS)
     with pytest.raises(DataError, match="paths of several file systems are mixed") as caught:
         source_of([str(tmp_path), "memory://bucket/data"])
     (problem,) = caught.value.problems
