@@ -320,10 +320,15 @@ class ConnectorPipeline(ConnectorList, Connector):
             connector.reset_state()
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Merge the states of several runners by connector name; each runner keeps its streams."""
+        """Merge the states of several runners by connector name; each runner keeps its streams.
+
+        The state of a connector may be missing in some runners, because empty states are left out.
+        """
         connectors = self._named
-        names = [name for name in states[0] if name != STREAMS]
-        merged = {name: connectors[name].merge_states([state[name] for state in states]) for name in names}
+        names = dict.fromkeys(name for state in states for name in state if name != STREAMS)
+        merged = {
+            name: connectors[name].merge_states([state[name] for state in states if name in state]) for name in names
+        }
         return {name: state for name, state in merged.items() if state}
 
 

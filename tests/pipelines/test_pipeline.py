@@ -387,6 +387,26 @@ def test_connectors_that_share_nothing_are_left_out_of_merged_states() -> None:
     assert pipeline.merge_states([state, state]) == {}
 
 
+class LearnsLate(Connector):
+    """Does not have a state before it has learned anything."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def get_state(self) -> dict[str, int]:
+        return {"count": self._count} if self._count else {}
+
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"count": sum(state["count"] for state in states)}
+
+
+@pytest.mark.parametrize("counts", [(0, 3, 4), (3, 0, 4)])
+def test_states_that_only_some_runners_have_are_merged(counts: Sequence[int]) -> None:
+    pipelines = [ConnectorPipeline([LearnsLate(count)]) for count in counts]
+    merged = pipelines[0].merge_states([pipeline.get_state() for pipeline in pipelines])
+    assert merged == {"LearnsLate": {"count": 7}}
+
+
 # -- pipelines in pipelines --------------------------------------------------------------------------------------------
 
 
