@@ -227,12 +227,10 @@ def _returns(block: ColumnBlock, ends: npt.NDArray[np.int64]) -> pa.Array:
     rewards = block.columns.get(REWARDS)
     if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
         return pa.nulls(len(block), pa.float64())
-    if not len(rewards):
-        return pa.array(np.zeros(len(block)))
-    # reduceat returns a row for an empty chunk, which is set to 0 below.
-    starts = np.minimum(ends[:-1], len(rewards) - 1)
-    sums = np.add.reduceat(rewards.astype(np.float64), starts) if len(starts) else np.zeros(0)
-    return pa.array(np.where(block.lengths == 0, 0.0, sums))
+    returns, has_steps = np.zeros(len(block)), block.lengths > 0
+    if has_steps.any():
+        returns[has_steps] = np.add.reduceat(rewards.astype(np.float64), ends[:-1][has_steps])
+    return pa.array(returns)
 
 
 def _info_rows(block: ColumnBlock) -> list[list[dict[str, Any]] | None]:

@@ -56,6 +56,13 @@ def test_columns_are_what_other_tools_expect() -> None:
     assert layout.spaces.observation == gym.spaces.Box(-1, 1, (4,))
 
 
+@pytest.mark.parametrize("lengths", [[3, 0], [0, 3], [0, 0], [2, 0, 1, 0, 0]])
+def test_returns_next_to_chunks_without_steps(lengths: list[int]) -> None:
+    block = flat_block(lengths)
+    block.columns["rewards"][:] = 2.0
+    assert episodes_to_table(block)["episode_return"].to_pylist() == [2.0 * length for length in lengths]
+
+
 def test_images_are_bytes_and_read_without_a_copy() -> None:
     block = flat_block([2])
     images = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
