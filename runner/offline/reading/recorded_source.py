@@ -46,6 +46,8 @@ def parquet_dataset(
 
     files, row_filter = reader.files, config.input_read_method_kwargs.get("filter")
     given = _configured(config) | dict(options) | {"filesystem": files.filesystem, "file_extensions": None}
+    if any(footer.schema.names != reader.schema.names for footer in reader.footers):
+        given["schema"] = reader.schema  # Ray cannot select infos if a file lacks them
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     dataset: Dataset = ray.data.read_parquet(list(files.paths), **given)
     if row_filter is not None:

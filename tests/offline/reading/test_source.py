@@ -15,7 +15,7 @@ import pytest
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import ColumnBlock, ListedInfos, concat_blocks
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.table_format import block_to_steps
@@ -467,6 +467,18 @@ def test_spaces_that_do_not_fit(tmp_path: Path, spaces: Spaces, expected: Config
 
 
 # --- Ray Data -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("with_infos", [0, 1])
+def test_ray_data_reads_infos_that_only_some_files_have(ray_cluster: None, tmp_path: Path, with_infos: int) -> None:
+    parts = [flat_block([2], prefix="a"), flat_block([2], prefix="b")]
+    parts[with_infos] = replace(parts[with_infos], infos=ListedInfos([[{}, {"x": 1}, {}]]))
+    for part in parts:
+        write(tmp_path, [part])
+    assert_same(concat_blocks(list(through_ray(source_of(tmp_path)))), concat_blocks(parts))
 
 
 @pytest.mark.slow
