@@ -194,7 +194,8 @@ class _Scan:
         self._terminated += int(block.is_terminated.sum())
         self._truncated += int(block.is_truncated.sum())
         self._tasks += block.tasks or ()
-        self._has_infos |= block.infos is not None and block.infos.rows_of(0, int(block.lengths[0]) + 1) is not None
+        if not self._has_infos and block.infos is not None:
+            self._has_infos = any(block.infos.rows_of(chunk, 1) is not None for chunk in range(len(block)))
         for name, column in block.columns.items():
             for path, leaf in _named_leaves(name, column):
                 self._columns.setdefault(path, _LeafScan(path)).add(np.asarray(leaf))

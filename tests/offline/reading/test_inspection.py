@@ -15,7 +15,7 @@ import pytest
 
 from runner.config.errors import Problem
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import concat_blocks
+from runner.episodes.columns import ListedInfos, concat_blocks
 from runner.offline.codecs.layout import Spaces
 from runner.offline.reading.inspection import Distribution, inspect_data
 from runner.offline.reading.inspection_report import print_report
@@ -58,6 +58,13 @@ def test_numbers(folder: Path) -> None:
     assert found.has_action_logp
     assert not found.has_infos
     assert found.first_rows[0]["obs"] == block.columns["obs"][0].tolist()
+
+
+def test_infos_of_any_episode_count(tmp_path: Path) -> None:
+    block = replace(flat_block([2, 2]), infos=ListedInfos([None, [{}, {"x": 1}, {}]]))
+    with EpisodeWriter(OfflineConfig(output=str(tmp_path))) as writer:
+        writer.add(block)
+    assert inspect_data(OfflineConfig(input_=str(tmp_path))).has_infos
 
 
 @pytest.mark.parametrize(
