@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from runner.episodes import nested
 from runner.episodes.columns import REWARDS, Agents, ColumnBlock
 from runner.offline.codecs.env_episode_format import EnvEpisodes
-from runner.offline.writing.recorder import ENV_T, BoolArray, JoinedInfos, Recorded, RecordedChunk
+from runner.offline.writing.recorder import (
+    ENV_T,
+    BoolArray,
+    JoinedInfos,
+    Recorded,
+    RecordedChunk,
+    joined_columns,
+)
 from runner.offline.writing.writer import EpisodeWriter
 from runner.rows.finished_episodes import EndedEpisode
 from runner.rows.to_record import ToRecord
@@ -207,10 +213,7 @@ def _env_episodes(ended: Sequence[EndedEpisode], agents: Sequence[_AgentEpisode]
 def _block(module_id: str, episodes: Sequence[_AgentEpisode]) -> ColumnBlock:
     """Return a block with one chunk per agent's episode."""
     every = [episode.parts for episode in episodes]
-    columns = {
-        name: nested.concatenate([part.rows_of(name, part is parts[-1]) for parts in every for part in parts])
-        for name in every[0][0].columns
-    }
+    columns = joined_columns(every, every[0][0].columns)
     env_t = columns.pop(ENV_T)
     return ColumnBlock(
         columns=columns,

@@ -80,10 +80,7 @@ class RecordedChunk:
         """Join the consecutive chunks of one episode."""
         if len(parts) == 1:
             return parts[0]
-        columns = {
-            name: nested.concatenate([part.rows_of(name, part is parts[-1]) for part in parts])
-            for name in parts[-1].columns
-        }
+        columns = joined_columns([parts], parts[-1].columns)
         return cls(columns, sum(part.length for part in parts), _infos_of(parts))
 
     def rows_of(self, name: str, is_last: bool) -> Column:
@@ -188,13 +185,9 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[RecordedC
     """Make a block with one chunk per episode; `episodes` are its last chunk in `block` and all recorded chunks."""
     last = [chunk for chunk, _ in episodes]
     every = [parts for _, parts in episodes]
-    columns = {
-        name: nested.concatenate([part.rows_of(name, part is parts[-1]) for parts in every for part in parts])
-        for name in block.columns
-    }
     return replace(
         block,
-        columns=columns,
+        columns=joined_columns(every, block.columns),
         lengths=np.array([sum(part.length for part in parts) for parts in every], np.int64),
         is_terminated=block.is_terminated[last],
         is_truncated=block.is_truncated[last],
@@ -204,6 +197,14 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[RecordedC
         lookback=None,
         infos=JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
     )
+
+
+def joined_columns(episodes: Sequence[Sequence[RecordedChunk]], names: Iterable[str]) -> dict[str, Column]:
+    """Return the columns of episodes of which all consecutive chunks are given."""
+    return {
+        name: nested.concatenate([part.rows_of(name, part is parts[-1]) for parts in episodes for part in parts])
+        for name in names
+    }
 
 
 class JoinedInfos:
