@@ -1,7 +1,8 @@
 """The pre-learner turns recorded rows into flat train rows, in each worker of the Ray Data pipeline.
 
-A nested column becomes one flat column per leaf: `obs/position` for a dict key, `obs/#0` for a tuple index. Metrics
-that connectors report for these rows are added as columns `#<reduction>#<metric>` of bytes.
+A nested column becomes one flat column per leaf: `obs/position` for a dict key, `obs/##3` for a dict key that is an
+integer, `obs/#0` for a tuple index. Metrics that connectors report for these rows are added as columns
+`#<reduction>#<metric>` of bytes.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ def flat_columns(columns: Mapping[str, Any]) -> TrainRows:
 def _flatten(name: str, column: Any, flat: TrainRows) -> None:
     if isinstance(column, Mapping):
         for key, part in column.items():
-            if "/" in key or key.startswith("#"):
+            is_text = isinstance(key, str)
+            if is_text and ("/" in key or key.startswith("#")):
                 raise ValueError(f"the key {key!r} of column {name} contains a slash or starts with #")
-            _flatten(f"{name}/{key}", part, flat)
+            _flatten(f"{name}/{key if is_text else f'##{key}'}", part, flat)
     elif isinstance(column, tuple):
         for place, part in enumerate(column):
             _flatten(f"{name}/#{place}", part, flat)
@@ -81,9 +83,9 @@ def _with_tuples(column: Any) -> Any:
     if not isinstance(column, dict):
         return column
     parts = {key: _with_tuples(part) for key, part in column.items()}
-    if all(key.startswith("#") for key in parts):
+    if all(key.startswith("#") and not key.startswith("##") for key in parts):
         return tuple(parts[f"#{place}"] for place in range(len(parts)))
-    return parts
+    return {int(key[2:]) if key.startswith("##") else key: part for key, part in parts.items()}
 
 
 def metric_columns(metrics: ReducedMetrics, num_rows: int) -> TrainRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.episodes import nested
 from runner.offline.training.prelearner import flat_columns, metric_columns, nested_columns, without_metrics
 from runner.pipelines.custom_metrics import ReducedMetrics, ReducedValue, merge_metrics
 
@@ -44,3 +45,10 @@ def test_nothing_is_reported_for_no_rows() -> None:
     columns, metrics = without_metrics(metric_columns(reported([1.0]), 0))
     assert columns == {}
     assert {reduced.result for reduced in metrics.values()} == {None}
+
+
+def test_nested_columns_have_the_keys_of_their_spaces() -> None:
+    obs = {0: np.zeros(2), 10: {"a": np.ones(2)}, "text": (np.full(2, 2.0), {3: np.full(2, 3.0)})}
+    flat = flat_columns({"obs": obs})
+    assert list(flat) == ["obs/##0", "obs/##10/a", "obs/text/#0", "obs/text/#1/##3"]
+    assert nested.equal(nested_columns(flat), {"obs": obs})
