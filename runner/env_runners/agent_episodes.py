@@ -32,7 +32,7 @@ class AgentEpisodes:
             rows = self._rows[module_id]
             if rows.holds(slot, number):
                 chunks[agent] = rows.running_episode(slot), rows.observed_at(slot)
-        return episode_around(env_episode_id(self._id_prefix, n, number), chunks)
+        return episode_around(env_episode_id(self._id_prefix, n, number), chunks, *self._agents.ends_now(n))
 
     def episode_return(self, n: int) -> float:
         """Return the sum of all agents' undiscounted returns so far."""

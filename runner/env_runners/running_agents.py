@@ -69,10 +69,16 @@ class RunningAgents:
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._truncated = [0] * env.num_envs  # agents that ended without being terminated
+        self._finished: list[FinishedEpisode | None] = [None] * env.num_envs  # newest env episodes that have ended
 
     def episode_return(self, n: int) -> float:
         """Return the sum of the returns so far of all agents of a sub-environment's episode."""
         return sum(self._returns[n].values())
+
+    def ends_now(self, n: int) -> tuple[bool, bool]:
+        """Return whether a sub-environment's newest env episode has terminated, and whether it was truncated."""
+        finished = self._finished[n]
+        return (False, False) if finished is None else (finished.is_terminated, not finished.is_terminated)
 
     def observed_in(self, n: int) -> Iterator[tuple[str, str, int]]:
         """Yield the agents observed in a sub-environment's episode: agent, its module, and its slot there."""
@@ -106,6 +112,7 @@ class RunningAgents:
             self.env_t[n] = 0
             self._returns[n] = {}
             self._running[n], self._has_ended[n], self._truncated[n] = set(), set(), 0
+            self._finished[n] = None
         else:
             self.env_t[n] += 1
         returns = self._returns[n]
@@ -160,7 +167,9 @@ class RunningAgents:
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             self._env.end_episode(n)
             is_terminated = all_terminated or (not all_truncated and self._truncated[n] == 0)
-            return FinishedEpisode(n, self.env_t[n], self._returns[n], self.numbers[n], is_terminated)
+            finished = FinishedEpisode(n, self.env_t[n], self._returns[n], self.numbers[n], is_terminated)
+            self._finished[n] = finished
+            return finished
         return None
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:
@@ -195,3 +204,4 @@ class RunningAgents:
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
         self._truncated = [int(number) for number in state["truncated"]]
+        self._finished = [None] * self._env.num_envs

@@ -31,7 +31,7 @@ def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
         if block.agents is None:
             raise ValueError(f"the block of module {module_id!r} has a single agent; iterate over it for its episodes")
         _sort_in(block, by_episode)
-    return [episode_around(id_, agents) for id_, agents in by_episode.items()]
+    return [_with_ends_of_agents(id_, agents) for id_, agents in by_episode.items()]
 
 
 def _sort_in(block: ColumnBlock, by_episode: dict[str, AgentChunks]) -> None:
@@ -49,12 +49,16 @@ def _sort_in(block: ColumnBlock, by_episode: dict[str, AgentChunks]) -> None:
             agents[agent] = episode, times
 
 
-def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
-    """Return the env episode around chunks of its agents; it is done if all of them are."""
+def _with_ends_of_agents(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
+    is_terminated = all(episode.is_terminated for episode, _ in agents.values())
+    have_ended = all(episode.is_done for episode, _ in agents.values())
+    return episode_around(id_, agents, is_terminated, have_ended and not is_terminated)
+
+
+def episode_around(id_: str, agents: AgentChunks, is_terminated: bool, is_truncated: bool) -> MultiAgentEpisode:
+    """Return the env episode around chunks of its agents, with these flags for the episode."""
     episodes = {agent: episode for agent, (episode, _) in agents.items()}
     times = {agent: env_t for agent, (_, env_t) in agents.items()}
-    have_ended = all(episode.is_done for episode in episodes.values())
-    is_terminated = all(episode.is_terminated for episode in episodes.values())
     begun = (int(env_t[episodes[agent].observations.lookback]) for agent, env_t in times.items())
     env_t_started, earliest = min(begun, default=0), min((int(env_t[0]) for env_t in times.values()), default=0)
     return MultiAgentEpisode(
@@ -64,6 +68,6 @@ def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
         env_t_started=env_t_started,
         env_t=int(max((env_t[-1] for env_t in times.values()), default=0)),
         is_terminated=is_terminated,
-        is_truncated=have_ended and not is_terminated,
+        is_truncated=is_truncated,
         len_lookback_buffer=env_t_started - earliest,
     )

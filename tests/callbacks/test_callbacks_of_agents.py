@@ -49,13 +49,14 @@ class Witness(Callback):
         self.heard.append(("created", env_index, None))
 
     def on_episode_start(self, *, env_index: int, episode: Any, **kwargs: Any) -> None:
-        self.heard.append(("start", env_index, _shown(episode)))
+        self.heard.append(("start", env_index, (_shown(episode), episode.is_done)))
 
     def on_episode_step(self, *, env_index: int, episode: Any, **kwargs: Any) -> None:
-        self.heard.append(("step", env_index, _shown(episode)))
+        self.heard.append(("step", env_index, (_shown(episode), episode.is_done)))
 
     def on_episode_end(self, *, env_index: int, episode: Any, episode_return: float, **kwargs: Any) -> None:
-        self.heard.append(("end", env_index, (episode.id_, episode.is_done, episode_return)))
+        ends = episode.is_terminated, episode.is_truncated
+        self.heard.append(("end", env_index, (episode.id_, ends, episode_return)))
 
 
 def _shown(episode: Any) -> dict[str, Any]:
@@ -91,13 +92,14 @@ def test_views_show_what_a_naive_loop_collects(
         for k, expected in enumerate(episodes):
             assert next(heard) == ("created", None)
             for env_t in range(expected.length + 1):
-                hook, shown = next(heard)
+                hook, (shown, is_done) = next(heard)
                 assert hook == ("step" if env_t else "start")
+                assert is_done == (expected.is_over and env_t == expected.length)
                 _check_shown(shown, expected, env_t)
             if expected.is_over:
-                hook, (id_, is_done, episode_return) = next(heard)
+                hook, (id_, ends, episode_return) = next(heard)
                 assert (hook, id_) == ("end", f"0-env_runner-0-{n}-{k}")
-                assert is_done
+                assert ends == (expected.is_terminated, not expected.is_terminated)
                 assert episode_return == pytest.approx(sum(expected.returns.values()))
         assert next(heard, None) is None
 
