@@ -97,7 +97,11 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         rows.clear()
         obs, infos = self.env.reset(self._identity.seed_name)
         self._checks.check_shapes(obs, "reset")
-        rows.add_reset(obs, infos)
+        try:
+            rows.add_reset(obs, infos)
+        except ValueError:
+            self._checks.check_parts(obs, "reset")
+            raise
         self._run_env_to_module(explore)
         return VectorStep(self._all_envs, ~self._all_envs, counted, rows, infos=infos)
 
@@ -128,7 +132,11 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         if env.recreated:
             aborted = [n for n in env.recreated if not is_reset[n]]
             rows.abort(aborted)
-        rows.add_step(obs, rewards, terminateds, truncateds, infos, actions)
+        try:
+            rows.add_step(obs, rewards, terminateds, truncateds, infos, actions)
+        except ValueError:
+            self._checks.check_parts(obs, "step")
+            raise
         self._run_env_to_module(explore)
         return VectorStep(is_reset, rows.awaits_reset, counted, rows, aborted, infos)
 

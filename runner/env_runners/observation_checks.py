@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import ndarray
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.leaf_checks import LeafChecks, Misfit, converts, keys
 from runner.episodes import nested
 from runner.episodes.columns import Column
@@ -39,6 +39,7 @@ class ObservationChecks:
     """
 
     def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, validate_observations: str = "warn") -> None:
+        self._space = space
         self._num_rows = num_rows
         self._leaves: list[LeafChecks] = []
         for path, part in leaf_spaces(space):
@@ -62,6 +63,16 @@ class ObservationChecks:
         for checks in self._leaves:
             checks.check_shape(_leaf(obs, checks.path), num_rows, method)
 
+    def check_parts(self, obs: Column, method: str) -> None:
+        """Check (N, ...) observations of valid shapes for parts that the space does not have.
+
+        Raises:
+            RunFailure: there is such a part, or a list instead of a tuple.
+        """
+        found = find_difference(nested.map_leaves(_blank_row, obs), self._space)
+        if found is not None:
+            raise RunFailure(Problem("the environment's observations do not fit its space", method, *found))
+
     def find_misfit(self, obs: Column) -> Misfit | None:
         """Return the misfits among observations (rows, ...) of valid shapes; errors take precedence."""
         found = [
@@ -80,6 +91,10 @@ def _leaf(tree: Any, path: Path) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return None if isinstance(tree, (dict, tuple)) else tree
+
+
+def _blank_row(rows: Any) -> Any:
+    return np.zeros(rows.shape[1:], rows.dtype) if isinstance(rows, ndarray) else rows
 
 
 def find_difference(obs: Any, space: Any, path: Path = ()) -> tuple[str, str] | None:

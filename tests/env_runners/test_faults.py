@@ -319,6 +319,29 @@ def test_resets_that_do_not_return_two_values(answer: Any, kinds: str) -> None:
     assert failure_of(together) == Problem(what, "env runner 0", expected=expected)
 
 
+class VectorShowsMore(VectorFaulty):
+    """One of its observations has a key that their space does not have."""
+
+    single_observation_space: Any = gym.spaces.Dict(code=Faulty.observation_space)
+
+    def __init__(self, at: int) -> None:
+        super().__init__(None, at)
+
+    def _obs(self) -> Any:
+        more = {"more": np.zeros(2)} if self.t == self._at else {}
+        return {"code": np.zeros((2, 2), np.float32), **more}
+
+
+@pytest.mark.parametrize(("at", "method"), [(0, "reset"), (3, "step")])
+def test_a_key_of_batched_observations_that_their_space_does_not_have(at: int, method: str) -> None:
+    assert failure_of(BatchedEnvironments(VectorShowsMore(at), 0)) == Problem(
+        "the environment's observations do not fit its space",
+        where=f"env runner 0, {method}",
+        got="obs['more']: ndarray of shape () and dtype float64",
+        expected="obs['more']: nothing",
+    )
+
+
 @pytest.mark.parametrize(("make_envs", "edits", "expected"), CASES)
 def test_messages(make_envs: Callable[[], SubEnvironments], edits: Any, expected: Problem) -> None:
     assert failure_of(make_envs(), edits) == expected

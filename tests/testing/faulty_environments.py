@@ -240,6 +240,21 @@ class ObservesOne(Walks):
         return obs[0], *others
 
 
+class ObservesMore(Walks):
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_observation_space = gym.spaces.Dict(place=self.single_observation_space)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = super().reset(seed=seed)
+        return {"place": obs}, infos
+
+    def step(self, actions: Any) -> Any:
+        obs, *others = super().step(actions)
+        return {"place": obs, "more": obs}, *others
+
+
 class InfosOfOne(Walks):
     def step(self, actions: Any) -> Any:
         *others, infos = super().step(actions)
@@ -354,6 +369,16 @@ class TruncatedUnseen(Passing):
 class OtherShape(Passing):
     def spoilt(self, obs: Any, *others: Any) -> Any:
         return obs | {"left": np.zeros(3, np.float32)} if self.t == 3 else obs, *others
+
+
+class MoreOfAgent(Passing):
+    def __init__(self) -> None:
+        super().__init__()
+        spaces = self.observation_spaces.items()
+        self.observation_spaces = {agent: gym.spaces.Dict(place=space) for agent, space in spaces}
+
+    def observe(self) -> Any:
+        return {"place": super().observe(), "more": 1.0}
 
 
 class NaNOfAgent(Passing):
