@@ -16,7 +16,7 @@ from runner.config.errors import Problem, RunFailure, show_value
 from runner.config.info_metrics import InfoMetric
 from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.rows.infos import Infos, info_of, keys_of
+from runner.rows.infos import Infos, info_of, keys_of, missing_values
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -56,7 +56,7 @@ class EpisodeInfos(EpisodeListener):
         """Read the numbers of one vector step.
 
         Raises:
-            RunFailure: an info contains a value that is not a number.
+            RunFailure: an info contains a value that is not a number, or not a value for each sub-environment.
         """
         if step.aborted:
             self._forget(step.aborted)
@@ -100,7 +100,10 @@ class EpisodeInfos(EpisodeListener):
         """Return the numbers (N,) in a step's infos for the requested sub-environments, NaN if there are none."""
         numbers = np.full(self._num_envs, np.nan)
         if isinstance(infos, Mapping):
-            self._read_columns(infos, metric, is_asked.copy(), numbers)
+            try:
+                self._read_columns(infos, metric, is_asked.copy(), numbers)
+            except (LookupError, TypeError, ValueError) as error:
+                raise missing_values("/".join(metric.path)) from error
         else:
             for env in np.flatnonzero(is_asked).tolist():
                 numbers[env] = number_in(infos[env], metric, f"sub-environment {env}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.errors import Problem, RunFailure
 from runner.rows.array_namespace import Array
 
 # Infos that a vector environment returns: one dict per sub-environment, or gymnasium's dict of arrays.
@@ -74,6 +75,9 @@ def info_of(infos: Infos, env: int) -> dict[str, Any]:
     """Return the info of one sub-environment from a list, or from gymnasium's dict of arrays.
 
     In that dict `_key` has a mask of the sub-environments that have `key`.
+
+    Raises:
+        RunFailure: a key of the dict does not have a value for each sub-environment.
     """
     if not isinstance(infos, Mapping):
         return dict(infos[env])
@@ -82,10 +86,19 @@ def info_of(infos: Infos, env: int) -> dict[str, Any]:
         is_valid = infos.get(f"_{key}")
         if _is_note(key, infos):
             continue
-        if is_valid is not None and not is_valid[env]:
-            continue
-        info[key] = info_of(values, env) if isinstance(values, Mapping) else values[env]
+        try:
+            if is_valid is None or is_valid[env]:
+                info[key] = info_of(values, env) if isinstance(values, Mapping) else values[env]
+        except (LookupError, TypeError) as error:
+            raise missing_values(str(key), str(values)) from error
     return info
+
+
+def missing_values(key: str, got: str | None = None) -> RunFailure:
+    """Return the error for a key of a vector environment's infos without a value for each sub-environment."""
+    what = f"info {key} does not contain a value per sub-environment"
+    expected = f"an array with a value for each of them, and a mask _{key} if only some have one"
+    return RunFailure(Problem(what, "infos of the vector environment", got, expected))
 
 
 def keys_of(infos: Infos) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from runner.config.errors import RunFailure
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.block_state import storable_info
 from runner.episodes.columns import ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, Agents, Column, ColumnBlock
@@ -246,7 +247,7 @@ class RowStore(RunningEpisodes):
             return []
         try:
             newest = [(slot, self._infos.at(self._row_of(slot), slot)) for slot in range(self.max_rows)]
-        except (LookupError, TypeError):  # a vector environment's infos without a value for each sub-environment
+        except (RunFailure, LookupError, TypeError):  # infos without a value for each sub-environment
             return []
         return [[slot, storable_info(info)] for slot, info in newest if info]
 

@@ -109,6 +109,13 @@ def test_what_is_no_number(value: Any, is_columns: bool) -> None:
         infos.on_step(step_of(made, np.array([False]), np.array([True])))
 
 
+@pytest.mark.parametrize("values", [3.0, np.array([3.0])])
+def test_columns_without_a_value_per_sub_environment(values: Any) -> None:
+    infos = EpisodeInfos(METRICS[:1], 2)
+    with pytest.raises(RunFailure, match="info task/x does not contain a value per sub-environment"):
+        infos.on_step(step_of({"task": {"x": values}}, np.zeros(2, np.bool_), np.ones(2, np.bool_)))
+
+
 @pytest.mark.parametrize(
     ("value", "is_counted"),
     [("odd", True), (np.array("odd"), True), ("even", False), (np.array(["odd", "odd"]), False), (None, False)],

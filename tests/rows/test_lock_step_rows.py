@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.rows.lock_step_rows import LockStepRows
 from tests.support.environments import CodedVectorEnv, coded_reward
 
@@ -280,6 +281,23 @@ def test_a_state_leaves_out_infos_that_do_not_belong_to_single_sub_environments(
         buffer.clear()
         buffer.add_reset(np.zeros((2, 1)), infos)
         assert buffer.get_state()["infos"] == []
+
+
+@pytest.mark.parametrize(
+    ("infos", "key", "got"),
+    [
+        ({"frames_per_second": 3.0}, "frames_per_second", "3.0"),
+        ({"loads": np.array([0.5])}, "loads", "[0.5]"),
+        ({"arm": {"loads": np.array([0.5])}}, "loads", "[0.5]"),
+        ({"loads": np.array([0.5, 1.5]), "_loads": True}, "loads", "[0.5 1.5]"),
+    ],
+)
+def test_readers_of_infos_that_do_not_belong_to_single_sub_environments(infos: Any, key: str, got: str) -> None:
+    buffer = LockStepRows(2, np.zeros(1, np.float32), np.int64(0), "x", 0)
+    buffer.add_reset(np.zeros((2, 1)), infos)
+    with pytest.raises(RunFailure, match=f"info {key} does not contain a value per sub-environment") as caught:
+        buffer[1].get_infos()
+    assert caught.value.problem.got == got
 
 
 @pytest.mark.parametrize("lengths", [[50], [1, 2, 3], [4, 1]])
