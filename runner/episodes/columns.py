@@ -512,6 +512,8 @@ def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) ->
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
     """Return a column block with the rows of `episodes`, with one copy per column; a block is returned as it is.
 
+    The block has the infos of the episodes, but not their lookback.
+
     Raises:
         ValueError: there are no episodes, one does not have a step, or their extra model outputs differ.
     """
@@ -543,7 +545,13 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         is_truncated=np.array([episode.is_truncated for episode in episodes], np.bool_),
         t_started=np.array([episode.t_started for episode in episodes], np.int64),
         episode_ids=[episode.id_ for episode in episodes],
+        infos=_infos_of(episodes),
     )
+
+
+def _infos_of(episodes: Sequence[SingleAgentEpisode]) -> ListedInfos | None:
+    rows = [None if episode._infos is None else episode.get_infos() for episode in episodes]
+    return ListedInfos(rows) if any(infos and any(infos) for infos in rows) else None
 
 
 def _columns_of(items: Any) -> Column:

@@ -215,6 +215,7 @@ def test_block_of_episodes_holds_their_rows(is_numpy: bool) -> None:
     assert block.is_truncated.tolist() == [False, True]
     assert block.t_started.tolist() == [0, 4]
     assert list(block.episode_ids) == ["a", "b"]
+    assert [episode.get_infos() for episode in block] == [episode.get_infos() for episode in episodes]
     assert block_from_episodes(block) is block
 
 
@@ -228,6 +229,21 @@ def test_block_of_chunks_with_lookback_holds_their_own_rows_only() -> None:
     assert block.columns["rewards"].tolist() == [3]
     assert block.columns["number"].tolist() == [3]
     assert block.t_started.tolist() == [3]
+    assert block[0].get_infos() == [{"i": 3}, {}]
+
+
+def test_block_of_episodes_without_infos() -> None:
+    without = SingleAgentEpisode(
+        "b",
+        observations=[np.zeros(2, np.float32)] * 2,
+        actions=[0],
+        rewards=[0.0],
+        extra_model_outputs={"number": [np.float32(0)]},
+        len_lookback_buffer=0,
+    )
+    assert block_from_episodes([without]).infos is None
+    block = block_from_episodes([without, episode_of("a", 1)])
+    assert [episode.get_infos() for episode in block] == [[{}, {}], [{"i": 0}, {"i": 1}]]
 
 
 def test_episodes_that_make_no_block() -> None:

@@ -82,6 +82,11 @@ def test_infos_of_episodes_without_any() -> None:
     assert infos[0] is not infos[1]
 
 
+def test_infos_of_given_episodes() -> None:
+    batch = learner_batch([], ("AddColumnsFromEpisodesToTrainBatch", AddInfosFromEpisodesToTrainBatch()))
+    assert batch["infos"] == [{"i": 0}, {"i": 1}, {"i": 2}, {"i": 10}]
+
+
 def test_next_observations() -> None:
     connector = AddNextObservationsFromEpisodesToTrainBatch
     batch = learner_batch([], ("AddColumnsFromEpisodesToTrainBatch", connector()))
