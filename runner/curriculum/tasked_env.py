@@ -102,8 +102,12 @@ class Tasked:
         rng = np.random.default_rng() if seed is None else random_stream(seed, TASK)
         return self.begin(seed, names[int(rng.choice(len(names), p=odds))])
 
-    def _measure(self, agent: str, info: Mapping[str, Any]) -> None:
-        """Store the measured number of an agent's info."""
+    def measure(self, agent: str, info: Mapping[str, Any]) -> None:
+        """Store the measured number of an agent's newest info.
+
+        Raises:
+            RunFailure: the value is not a number.
+        """
         if self._key is None:
             return
         self._numbers.pop(agent, None)
@@ -211,7 +215,7 @@ class TaskedEnv(Tasked, gym.Env[Any, Any]):
         """Take a step."""
         obs, reward, terminated, truncated, info = self._current.step(action)
         if terminated or truncated:
-            self._measure(_NOBODY, info)
+            self.measure(_NOBODY, info)
             info = {**info, TASK: self.task}
         return obs, reward, terminated, truncated, info
 
@@ -219,7 +223,8 @@ class TaskedEnv(Tasked, gym.Env[Any, Any]):
 class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
     """An environment with several agents; the infos of all of them have `task`. See `Tasked`.
 
-    With `measure: info:KEY` an episode's value is the mean over the agents whose last info has the key.
+    With `measure: info:KEY` an episode's value is the mean over the agents whose last info has the key. The last info
+    of an agent that ends without an observation is passed to `measure` by `TaskedEpisodes`.
 
     Args:
         make_env, tasks, odds, measure: see `Tasked`; `make_env` makes a `MultiAgentEnv`.
@@ -246,11 +251,13 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
         """Take a step."""
         obs, rewards, terminateds, truncateds, infos = self._current.step(actions)
         for agent in obs:
-            self._measure(agent, infos.get(agent) or {})
+            self.measure(agent, infos.get(agent) or {})
         return obs, rewards, terminateds, truncateds, self._with_task(obs, infos)
 
     def _with_task(self, obs: AgentDict, infos: AgentDict) -> AgentDict:
-        return {**infos, **{agent: {**(infos.get(agent) or {}), TASK: self.task} for agent in obs}}
+        """Add the task to the infos of observed agents and to the others, which may belong to the end of an agent."""
+        others = {agent: info and {**info, TASK: self.task} for agent, info in infos.items() if agent not in obs}
+        return others | {agent: {**(infos.get(agent) or {}), TASK: self.task} for agent in obs}
 
 
 def _check_spaces(shared: Any, made: Any, name: str, where: str) -> None:

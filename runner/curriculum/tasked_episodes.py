@@ -43,8 +43,11 @@ class TaskedEpisodes(EpisodeListener):
         """Note the tasks and the values of episodes that have ended.
 
         Raises:
-            RunFailure: an episode does not have the value that is measured.
+            RunFailure: an episode does not have the value that is measured, or it is not a number.
         """
+        for n, agent in step.ended_unseen:
+            if info := step.answers[n].infos.get(agent):
+                self._envs[n].measure(agent, info)
         if not np.count_nonzero(step.is_done):
             return
         agents_of = {episode.env: episode.returns for episode in step.ended}  # opponents of a league are excluded

@@ -11,13 +11,18 @@ import pytest
 
 from runner.config.curriculum import TaskConfig
 from runner.config.errors import ConfigError, RunFailure
+from runner.config.info_metrics import InfoMetric
 from runner.config.schemas import EnvConfig
 from runner.curriculum.tasked_env import TaskedEnv, TaskedMultiAgentEnv
+from runner.curriculum.tasked_episodes import TaskedEpisodes
+from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_makers import make_environment
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import SyncEnvironments
+from tests.callbacks.test_callbacks_of_agents import LeavesUnseen
 from tests.curriculum.drills import Drill, StatefulDrill, TeamDrill
+from tests.support.coded_agents import make_coded_run
 from tests.support.problems import raised_in, shown_problems
 
 TASKS = {
@@ -145,6 +150,17 @@ def test_a_value_out_of_infos_is_the_last_ones(env_class: Any) -> None:
     for _ in range(3):
         env.step({"a": 1, "b": 0} if is_team else 1)
     assert env.measured() == (30.0 + 0.0) / 2 if is_team else 30.0
+
+
+def test_the_info_of_an_agent_that_ends_without_an_observation_counts() -> None:
+    def make_env(*_: Any) -> TaskedMultiAgentEnv:
+        return TaskedMultiAgentEnv(maker(LeavesUnseen), TASKS, {"short": 1.0}, "info:x")
+
+    infos = AgentInfos([InfoMetric("x/short", ("x",), group=(("task",), "short"))], {"a0": "m0"}, 1)
+    coded = make_coded_run(0, 1, 1, 0, make_env=make_env, make_listeners=lambda envs, _: [infos, TaskedEpisodes(envs)])
+    finished = coded.runner.sample(6, True, coded.weights, {}).finished
+    assert finished.outcomes["curriculum"] == (("short", 3.0), ("short", 3.0))
+    assert finished.infos["x/short"].tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize(
