@@ -87,21 +87,23 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Start an episode."""
         obs, infos = self._env.reset(seed=seed, options=options)
-        self._num_steps, self._last_obs = 0, dict(obs)
+        self._num_steps, self._last_obs = 0, nested.map_leaves(np.copy, obs)
         return obs, infos
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """Take one env step; the last allowed step truncates the episode.
+        """Take one env step; the last allowed step truncates the episode unless the environment ends it.
 
         Waiting agents then get their last observation again as the final one.
         """
         obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
         self._num_steps += 1
-        self._last_obs |= obs
-        for agent in [*terminateds, *truncateds]:
-            if terminateds.get(agent) or truncateds.get(agent):
-                self._last_obs.pop(agent, None)
-        if self._num_steps >= self._max_episode_steps and not terminateds.get(ALL_AGENTS):
+        self._last_obs |= nested.map_leaves(np.copy, obs)  # the environment may write into it in its next step
+        ended = [agent for ends in (terminateds, truncateds) for agent, is_end in ends.items() if is_end]
+        for agent in ended:
+            self._last_obs.pop(agent, None)
+        is_open = ALL_AGENTS in terminateds or ALL_AGENTS in truncateds
+        is_over = terminateds.get(ALL_AGENTS) or (ended and not (self._last_obs or is_open))
+        if self._num_steps >= self._max_episode_steps and not is_over:
             obs = {**self._last_obs, **obs}
             truncateds = {**truncateds, ALL_AGENTS: True}
         return obs, rewards, terminateds, truncateds, infos
