@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from runner.env_runners.env_states import has_own_state
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
-
-_STATE_METHODS = ("get_state", "set_state")
 
 
 def petting_zoo_kinds() -> tuple[type, ...]:
@@ -64,7 +63,7 @@ class PettingZooAdapter(MultiAgentEnv):
             warnings.simplefilter("ignore", UserWarning)
             self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
             self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
-        _take_state_methods(self, env)
+        _take_state_methods(self, env, self._restore)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Start an episode."""
@@ -83,6 +82,12 @@ class PettingZooAdapter(MultiAgentEnv):
             return self._step_turn(actions)
         obs, rewards, terminateds, truncateds, infos = self._env.step(dict(actions))
         return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), self._with_state(obs, infos)
+
+    def _restore(self, state: Any) -> None:
+        self._env.set_state(state)
+        if not self._is_parallel:  # agents that have ended may still be listed, but were observed
+            ends = self._env.terminations, self._env.truncations
+            self._ended = {agent for agent in self._env.agents if any(flags[agent] for flags in ends)}
 
     def state(self) -> Any:
         """Return the environment's state."""
@@ -180,8 +185,13 @@ def _by_name(by_id: Mapping[Any, Any]) -> AgentDict:
     return {str(agent): value for agent, value in by_id.items()}
 
 
-def _take_state_methods(adapter: Any, env: Any) -> None:
-    """Add the environment's `get_state` and `set_state`, if it defines them, to the adapter, for exact resume."""
-    if all(hasattr(env, name) for name in _STATE_METHODS):
-        for name in _STATE_METHODS:
-            setattr(adapter, name, getattr(env, name))
+def _take_state_methods(adapter: Any, env: Any, restore: Callable[[Any], None] | None = None) -> None:
+    """Add the environment's `get_state` and `set_state`, if it defines them, to the adapter, for exact resume.
+
+    Args:
+        adapter: gets the methods.
+        env: the environment.
+        restore: replaces its `set_state`.
+    """
+    if has_own_state(env):
+        adapter.get_state, adapter.set_state = env.get_state, restore or env.set_state

@@ -11,6 +11,7 @@ import pytest
 from runner.cli.main import main
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.petting_zoo import as_multi_agent
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
@@ -55,6 +56,17 @@ def test_check_env_and_validate_accept_it(name: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", ["Guesses", "Turns", "NumberedAgents"])
 def test_resume_is_exact(name: str) -> None:
     assert_samples_go_on(lambda: trainer_of(name, MAPPED))
+
+
+def test_a_resumed_game_does_not_observe_agents_again_that_are_listed_after_their_end() -> None:
+    games = [MultiAgentEnvironments(lambda: as_multi_agent(envs.Leaves()), 1, seed=0) for _ in range(2)]
+    games[0].reset(("check", 0, 0))
+    [*_, [step]] = [games[0].step([{agent: 0}]) for agent in "0120"]
+    assert list(step.obs) == ["0", "1"]
+    assert step.terminateds["0"]
+    games[1].set_state(games[0].get_state())
+    for agent, following in (("1", "2"), ("2", "1")):
+        assert [list(game.step([{agent: 0}])[0].obs) for game in games] == [[following]] * 2
 
 
 def test_a_run_records_resumes_and_evaluates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

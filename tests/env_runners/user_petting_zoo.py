@@ -97,6 +97,37 @@ class Turns(AECEnv[int, Any, Any]):
         self._draw()
 
 
+class Leaves(Turns):
+    """Agents 0, 1 and 2 in turns. Agent 0 terminates in its second turn, and is listed until the next one."""
+
+    possible_agents = [0, 1, 2]  # noqa: RUF012
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self.infos = {agent: {} for agent in self.possible_agents}
+        self.rewards = self._cumulative_rewards = dict.fromkeys(self.possible_agents, 0.0)
+        self.truncations = dict.fromkeys(self.possible_agents, False)
+        self._bit = np.zeros(1, np.float32)
+        self.set_state({"t": 0, "agents": [0, 1, 2], "selected": 0, "has_ended": False})
+
+    def get_state(self) -> dict[str, Any]:
+        agents, has_ended = list(self.agents), self.terminations[0]
+        return {"t": self._t, "agents": agents, "selected": self.agent_selection, "has_ended": has_ended}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._t, self.agents, self.agent_selection = state["t"], list(state["agents"]), state["selected"]
+        self.terminations = {0: state["has_ended"], 1: False, 2: False}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        place = self.agents.index(agent) + 1
+        if self.terminations[agent]:
+            self.agents.remove(agent)
+            place -= 1
+        self._t += 1
+        self.terminations[0] = self._t > 3
+        self.agent_selection = self.agents[place % len(self.agents)]
+
+
 class NumberedAgents(MultiAgentEnv):
     """The same as `Guesses`, of runner's own base class."""
 
