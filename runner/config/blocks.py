@@ -147,7 +147,8 @@ class EnvRunnersConfig:
     )
     env_step_timeout_s: float | None = option(
         None,
-        "gym_env_vectorize_mode async: time limit of a step or reset, after which a sub-environment counts as failed",
+        "gym_env_vectorize_mode async: time limit of a step, a reset or a callback's call, after which a "
+        "sub-environment counts as failed",
         unit="s",
         above=0,
     )

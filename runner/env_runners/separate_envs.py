@@ -310,6 +310,6 @@ def process_environments(
     held.callback(os.close, memory)
 
     def make_one(n: int, obs: Column) -> ProcessSubEnvironment:
-        return ProcessSubEnvironment(ProcessSettings(config, seed, n, num_envs), memory)
+        return ProcessSubEnvironment(ProcessSettings(config, seed, n, num_envs), memory, timeout_s)
 
     return SeparateEnvironments(make_one, map_rows(memory, like), spaces, restarts, timeout_s, held)

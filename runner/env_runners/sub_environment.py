@@ -135,13 +135,14 @@ class ProcessSubEnvironment:
     Args:
         settings: settings of the process.
         memory: descriptor of the memory of observations.
+        timeout_s: longest wait for the answer to a `call`, or None for no limit.
 
     Raises:
         EnvFailure: the process cannot be started.
     """
 
-    def __init__(self, settings: ProcessSettings, memory: int) -> None:
-        self._name = settings.config.name
+    def __init__(self, settings: ProcessSettings, memory: int, timeout_s: float | None) -> None:
+        self._name, self._timeout_s = settings.config.name, timeout_s
         here, there = socket.socketpair()
         with there, here:
             self._process = _start(there.fileno(), memory)
@@ -182,10 +183,15 @@ class ProcessSubEnvironment:
         """Call a method of the environment or of a wrapper, and return its result.
 
         Raises:
-            RunnerError: it raised an error.
+            RunnerError: it raised an error, or hung. Then the process is killed, which the next step reports.
         """
-        self.begin("call", name, *arguments)
-        return self.finish(None)
+        self._methods.append(name)
+        self._send(("call", (name, *arguments)))
+        try:
+            return self.finish(self._timeout_s)
+        except EnvFailure:
+            self._kill_group()  # otherwise the next step would read the late answer
+            raise
 
     def close(self) -> None:
         """See `SubEnvironment`; at the end of the connection, the process closes the environment and exits."""

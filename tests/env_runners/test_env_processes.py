@@ -189,6 +189,32 @@ def test_methods_of_the_environment_can_be_called(made: Any) -> None:
         env.environments[1].call("no_such_method")
 
 
+class Ponders(gym.Env[Any, Any]):
+    """One of its methods takes forever."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.ones(1, np.float32), 1.0, False, False, {}
+
+    def ponder(self) -> None:
+        time.sleep(10 * WAIT_S)
+
+
+def test_a_method_that_hangs_fails_alone(made: Any) -> None:
+    env = made(EnvConfig(_target_=f"{__name__}.Ponders"), "async", True, 1.0)
+    env.reset(NAME)
+    with pytest.raises(RunFailure, match="hung in ponder"):
+        env.environments[1].call("ponder")
+    obs, *_ = env.step(np.zeros(N, np.int64))
+    assert env.recreated == [1]
+    assert obs[:, 0].tolist() == [1.0, 0.0, 1.0]
+
+
 class InfoWithALock(gym.Env[Any, Any]):
     """Its infos hold what no other process can have."""
 
