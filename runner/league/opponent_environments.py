@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
+from runner.env_runners.env_answers import reward_of
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
@@ -179,10 +180,12 @@ class OpponentEnvironments(MultiAgentEnvironments):
             return step
         for agent, reward in step.rewards.items():
             if agent in self._team_of:
-                seating.returns[self._team_of[agent]] += float(reward)
+                number = reward if type(reward) is float else reward_of(reward, f"{self.place(n)}, agent {agent}")
+                seating.returns[self._team_of[agent]] += number
+                if agent in seating.seats:
+                    seating.seats[agent].reward += number
         for agent, seat in seating.seats.items():
             seat.obs = step.obs.get(agent)
-            seat.reward += float(step.rewards.get(agent, 0.0))
         terminateds, truncateds = dict(step.terminateds), dict(step.truncateds)
         seating.running |= set(step.obs)
         ended = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
@@ -191,7 +194,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         for agent in ended & set(seating.seats):
             seating.seats[agent].obs = None
         seating.running -= ended
-        if ALL_AGENTS not in terminateds and ALL_AGENTS not in truncateds and not step.is_reset:
+        if ended and ALL_AGENTS not in terminateds and ALL_AGENTS not in truncateds:
             # An observer of only some agents cannot know whether the last one has ended.
             (truncateds if any(truncateds.values()) else terminateds)[ALL_AGENTS] = not seating.running
         return EnvStep(

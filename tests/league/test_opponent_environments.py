@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from runner.config.errors import RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS
+from runner.env_runners.running_agents import FinishedEpisode, RunningAgents
 from runner.league.opponent_environments import ITSELF, Lineup, OpponentEnvironments, Team
 from runner.league.players import Player, PolicyPlayer, Seat
 from runner.policy import OnnxPolicy
@@ -154,6 +156,53 @@ def test_agents_of_a_team_have_one_opponent_and_one_return() -> None:
     assert all(len(matches) == 1 for matches in loop.matches)
     for seating in envs._seatings:
         assert set(seating.seats) in ({"a", "c"}, {"b"})
+
+
+class Late(Arena):
+    """All agents join in the second step and leave in the fourth one, each with this reward per step."""
+
+    def __init__(self, reward: Any = 1.0) -> None:
+        super().__init__()
+        self._reward = reward
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._t = 0
+        return {}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._t += 1
+        obs = {agent: self._obs(agent) for agent in AGENTS} if self._t > 1 else {}
+        return obs, dict.fromkeys(AGENTS, self._reward), dict.fromkeys(AGENTS, self._t == 4), {}, {}
+
+
+def late_envs(reward: Any) -> OpponentEnvironments:
+    teams = [Team((agent,), "main") for agent in AGENTS]
+    envs = OpponentEnvironments(lambda: Late(reward), 1, 3, teams, lambda *_: Counting(1))
+    envs.lineup = Lineup({"main": {"main": {"p1": 1.0}}})
+    return envs
+
+
+@pytest.mark.parametrize("reward", [1.0, np.array([1.0])])
+def test_an_episode_does_not_end_before_an_agent_joins(reward: Any) -> None:
+    envs = late_envs(reward)
+    running = RunningAgents(envs, {"main": AGENTS})
+    steps = envs.reset(("env_runner", 0, 0))
+    running.sort_in(steps)
+    finished: list[FinishedEpisode] = []
+    for _ in range(4):
+        assert not finished
+        steps = envs.step([dict.fromkeys(steps[0].obs, 0)])
+        finished += running.sort_in(steps)[1]
+    assert [(episode.length, list(episode.returns.values())) for episode in finished] == [(4, [4.0])]
+    assert [match.score for match in envs.matches_of(0)] == [0.5, 0.5]
+
+
+def test_a_reward_that_is_not_a_number_is_reported_with_its_agent() -> None:
+    envs = late_envs("much")
+    envs.reset(("env_runner", 0, 0))
+    with pytest.raises(RunFailure, match="the environment's reward is not a number") as caught:
+        envs.step([{}])
+    assert str(caught.value.problem.where).endswith("step 1, agent a")
 
 
 def test_a_policy_player_knows_the_past_actions_and_rewards_of_its_seats() -> None:
