@@ -104,7 +104,7 @@ class EpisodeListener:
         return {}
 
     def begin(self) -> None:
-        """Called before all sub-environments are reset: forget running episodes."""
+        """Called before all sub-environments are reset, and after they are restored: forget earlier episodes."""
 
     def before_reset(self, envs: BoolArray) -> None:
         """Called before these sub-environments (N,) are reset, between the forward pass and the env step."""

@@ -170,6 +170,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         for module_id, module_state in state["modules"].items():
             self._modules[module_id].set_state(module_state)
         self._agents.set_state(state)
+        self._num_steps, self._ended = 0, []  # a sample that failed may have left some
         for n in self.env.not_restored:
             for rows in self._all_rows.values():
                 rows.abandon_env(n)

@@ -282,6 +282,7 @@ class SteppingEnvRunner(ABC):
         running = self._restore(state)
         self._has_begun = True
         for listener in self._listeners:
+            listener.begin()
             listener.on_restored(running)
             if listener.name in state:
                 listener.set_state(state[listener.name])

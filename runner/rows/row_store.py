@@ -66,7 +66,8 @@ class RowStore(RunningEpisodes):
         self._row = self._first_rows()  # row of the newest observation, (S,) or one for all slots
         self._episode_start = self._zeros(int) + self._past  # row of the first observation; may be negative
         self._t_at_start = self._zeros(int)  # time step at which the fragment started
-        self._arrays.is_gap[:] = False
+        for flags in (self._arrays.is_gap, self._arrays.is_terminated, self._arrays.is_truncated):
+            flags[:] = False
         self._infos.clear()
 
     def _zeros(self, dtype: type) -> Array:

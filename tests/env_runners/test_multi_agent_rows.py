@@ -10,6 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runner.config.errors import RunFailure
+from runner.config.info_metrics import InfoMetric
+from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, concat_rollouts
@@ -311,6 +314,32 @@ def gone_on(first: CodedRun, second: CodedRun) -> CodedRun:
         mine.k = max(theirs.k, 0) - 1  # its reset begins the same episode, which other environments know by its seed
     second.runner.set_state(first.runner.get_state())
     return second
+
+
+def test_a_runner_whose_sample_failed_goes_on_from_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets what it had sampled before the failure."""
+
+    def make() -> CodedRun:
+        infos = AgentInfos([InfoMetric("x", ("x",))], {f"a{a}": module_of(f"a{a}") for a in range(4)}, 2)
+        return make_coded_run(8, 2, 4, 1, make_listeners=lambda *_: [infos])
+
+    straight, failed = make(), make()
+    step, calls = failed.envs[1].step, iter(range(20))
+
+    def break_at_last(actions: dict[str, Any]) -> Any:
+        if next(calls, None) is None:
+            raise ValueError("the arm has left its rail")
+        return step(actions)
+
+    monkeypatch.setattr(failed.envs[1], "step", break_at_last)
+    with pytest.raises(RunFailure, match="the arm has left its rail"):
+        failed.runner.sample(100, True, failed.weights, {})
+    monkeypatch.undo()
+    straight.runner.sample(7, True, straight.weights, {})
+    gone_on(straight, failed)
+    for _ in range(4):
+        got, expected = (run.runner.sample(7, True, run.weights, {}) for run in (failed, straight))
+        assert_same_sample(got, expected, has_infos=False)
 
 
 class StatefulAgentsEnv(CodedAgentsEnv):

@@ -56,6 +56,20 @@ def contents(block: ColumnBlock) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_restored_step_does_not_end_like_an_earlier_one_in_its_row() -> None:
+    rows, waiting = make_rows(), make_rows()
+    for store in (rows, waiting):
+        begin(store, A, 10, t=0)
+        act(store, A, 1)
+    observe(rows, A, 11, t=1)
+    end(rows, A, terminated=True, truncated=False)
+    waiting.cut()
+    rows.set_state(waiting.get_state())
+    observe(rows, A, 12, t=1)
+    expected = {"id": "run-0-0-a", "t": 0, OBS: [10, 12], ACTIONS: [1], REWARDS: [0], "ends": (False, False)}
+    assert contents(rows.cut().block) == [expected]
+
+
 def test_two_agents_take_turns_over_a_cut() -> None:
     rows = make_rows()
     begin(rows, A, 10, t=0)
