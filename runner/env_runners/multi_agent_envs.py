@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of, kinds_of
 from runner.env_runners.env_closing import close_environments
@@ -127,6 +127,8 @@ class MultiAgentEnvironments:
         env = self.environments[n]
         try:
             result = getattr(env, method)(*args, **kwargs)
+        except RunnerError:  # of a curriculum or of shared rewards
+            raise
         except Exception as error:  # a user's environment may raise anything
             problem = problem_of(error, self.place(n))
             what = f"the environment raised {type(error).__name__} in {method}: {error}"

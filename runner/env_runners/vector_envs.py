@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.user_code import problem_of
 from runner.env_runners.env_answers import flag_of, kinds_of, reward_of
 from runner.env_runners.env_closing import close_environments
@@ -280,6 +280,8 @@ class SyncEnvironments:
                 continue
             try:
                 obs, reward, terminated, truncated, info = env.step(nested.take(given, n))
+            except RunnerError:  # of a curriculum
+                raise
             except Exception as error:
                 got = f"action {_short(nested.take(actions, n))}"
                 raise _failure("step", error, self._place(n), got) from error
@@ -398,6 +400,8 @@ def _reset(env: Any, seed: int, where: str = "") -> tuple[Any, Any]:
     """Return the observations and infos of a reset."""
     try:
         answer = env.reset(seed=seed)
+    except RunnerError:  # of a curriculum
+        raise
     except Exception as error:  # a user's environment may raise anything
         raise _failure("reset", error, where) from error
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and isinstance(answer[1], (Mapping, Sequence))):

@@ -152,6 +152,21 @@ def test_a_value_out_of_infos_is_the_last_ones(env_class: Any) -> None:
     assert env.measured() == (30.0 + 0.0) / 2 if is_team else 30.0
 
 
+@pytest.mark.parametrize("env_class", [Drill, TeamDrill])
+def test_a_value_that_is_not_a_number_is_reported_unchanged(env_class: Any) -> None:
+    is_team = issubclass(env_class, MultiAgentEnv)
+    kinds: Any = (TaskedMultiAgentEnv, MultiAgentEnvironments) if is_team else (TaskedEnv, SyncEnvironments)
+    envs = kinds[1](lambda: kinds[0](maker(env_class), TASKS, {"short": 1.0}, "info:name"), 1, seed=5)
+    envs.reset(("env_runner", 0, 0))
+    actions: Any = [{"a": 1, "b": 0}] if is_team else np.ones(1, np.int64)
+    for _ in range(2):
+        envs.step(actions)
+    with pytest.raises(RunFailure) as caught:
+        envs.step(actions)
+    what = "info:name, which curriculum.measure names, is not a number in the info of a step"
+    assert (caught.value.problem.what, caught.value.problem.where) == (what, "task short")
+
+
 def test_the_info_of_an_agent_that_ends_without_an_observation_counts() -> None:
     def make_env(*_: Any) -> TaskedMultiAgentEnv:
         return TaskedMultiAgentEnv(maker(LeavesUnseen), TASKS, {"short": 1.0}, "info:x")
