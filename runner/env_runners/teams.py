@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.env_runners.env_answers import reward_of
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
 
 _WHERE = "multi_agent.teams"
@@ -83,7 +84,12 @@ class SharedRewards(MultiAgentEnv):
         self._running |= obs.keys() - self._ended
         shared = dict(rewards)
         for members in self._teams.values():
-            given = [float(rewards[agent]) for agent in members if agent in rewards]
+            given = [
+                reward if type(reward) is float else reward_of(reward, f"agent {agent}")
+                for agent in members
+                if agent in rewards
+                for reward in (rewards[agent],)
+            ]
             sharers = [agent for agent in members if agent in self._running]
             if given and sharers:
                 others = {agent: reward for agent, reward in shared.items() if agent not in members}

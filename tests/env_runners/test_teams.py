@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, RunFailure
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import SharedRewards, agents_of_teams
 from tests.support.coded_agents import ALL, CodedAgentsEnv
@@ -52,6 +54,28 @@ def test_members_that_run_get_the_mean(seed: int) -> None:
             for ends in (terminateds, truncateds):
                 ended |= {agent for agent, is_end in ends.items() if is_end}
             running -= ended
+
+
+def paying(convert: Callable[[float], Any]) -> SharedRewards:
+    """Return shared rewards of an environment whose rewards are converted."""
+
+    class Pays(CodedAgentsEnv):
+        def _returned(self, planned: Any) -> Any:
+            obs, rewards, *others = super()._returned(planned)
+            return obs, {agent: convert(reward) for agent, reward in rewards.items()}, *others
+
+    return SharedRewards(Pays(0, 1, 5), TEAMS)
+
+
+def test_rewards_may_be_arrays_of_one_number() -> None:
+    expected, got = played(paying(float), 0), played(paying(lambda reward: np.array([reward])), 0)
+    for one, other in zip(got[1:], expected[1:], strict=True):
+        assert {agent: np.asarray(reward).item() for agent, reward in one[1].items()} == other[1]
+
+
+def test_a_reward_that_is_not_a_number() -> None:
+    with pytest.raises(RunFailure, match=r"the environment's reward is not a number\n.* agent a\d"):
+        played(paying(str), 0)
 
 
 def test_what_is_no_agent_is_refused() -> None:
