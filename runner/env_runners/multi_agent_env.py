@@ -54,7 +54,7 @@ class MultiAgentEnv:
         Returns:
             Observations, rewards, terminateds, truncateds, infos. The key `__all__` of terminateds or truncateds ends
             the episode; so does the end of the last agent. An agent's info belongs to its observation, or to its end if
-            it terminates without one; other infos are ignored.
+            it terminates without an observation. Other infos are ignored.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define step")
 

@@ -229,7 +229,7 @@ def _start(connection: int, memory: int) -> subprocess.Popen[bytes]:
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:
-    """Close sub-environments at the same time; end those that take too long."""
+    """Close sub-environments at the same time; kill processes that take too long."""
     for one in sub_environments:
         one.close()
     for one in sub_environments:

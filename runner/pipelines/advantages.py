@@ -212,7 +212,7 @@ class MonteCarloReturns(LearnerConnector):
 
 
 def check_bootstrap_rows(connector: LearnerConnector, columns: Batch, block: ColumnBlock) -> None:
-    """Check that the batch has a bootstrap row for each chunk; sequences have a `loss_mask` without them, too.
+    """Check that the batch has a bootstrap row for each chunk; sequences also have a `loss_mask` without them.
 
     Raises:
         RuntimeError: all rows are env steps.

@@ -23,7 +23,7 @@ from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
-from tests.conftest import wait_until, without_times
+from tests.conftest import WAIT_S, wait_until, without_times
 from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, failure_of, seed_of
 from tests.env_runners.test_separate_envs import assert_same_steps
 

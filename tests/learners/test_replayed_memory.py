@@ -90,7 +90,7 @@ def td_errors(module: DoubleQModule, rollout: Rollout, states: Mapping[Place, An
 
 
 def with_batch(state: Any) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(leaf)[None] for name, leaf in state.items()}
+    return {name: torch.tensor(np.asarray(leaf))[None] for name, leaf in state.items()}
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_gru"])
