@@ -59,10 +59,13 @@ def compose_stored(
     problems += set_values(config, usable)
     places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
     values = absolute_paths(_resolved(config))
-    values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
+    stop = values.get("stop", {})
+    if isinstance(stop, dict):  # otherwise it is reported as a mistake
+        stop = {metric: bound for metric, bound in stop.items() if bound is not None}
+    values["stop"] = stop
     plain = absolute_paths(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
     texts = (*earlier, *(line.text for line in lines))
-    unresolved = {**plain, "stop": values["stop"]}
+    unresolved = {**plain, "stop": stop}
     references = find_references(unresolved)
     notes = (*renaming_notes(lines), *provenance.notes)
     return Composed(
@@ -102,15 +105,23 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
         if changes_edits(line.text):
             yield from _set_edits(config, line)
             continue
-        block, _, name = line.key.partition(".")
-        # A metric is one key with slashes in it, everything else a dotted path.
-        key = f"stop[{name.replace('.', '/')}]" if block == "stop" and name else line.key
-        value = None if line.parsed.is_delete() else line.parsed.value()
         try:
-            OmegaConf.update(config, key, value, force_add=True)
+            for key, value in _updates_of(line).items():
+                OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
             yield Problem(f"this override cannot be applied: {error}", line.where)
     rename_all(config)
+
+
+def _updates_of(line: OverrideLine) -> dict[str, Any]:
+    """Return key -> value; a metric of `stop` is one key with slashes in it, everything else a dotted path."""
+    value = None if line.parsed.is_delete() else line.parsed.value()
+    block, _, name = line.key.partition(".")
+    if block != "stop" or not (name or isinstance(value, dict)):
+        return {line.key: value}
+    prefix = f"{name}." if name else ""
+    metrics = leaf_values(value, prefix) if isinstance(value, dict) else {name: value}
+    return {f"stop[{metric.replace('.', '/')}]": bound for metric, bound in metrics.items()}
 
 
 def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:

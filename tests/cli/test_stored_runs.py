@@ -209,6 +209,13 @@ def test_a_path_with_an_equals_sign_is_no_override(
     assert output in outcome.out
 
 
+@pytest.mark.parametrize("override", ["~stop", "stop=null", "stop=3"])
+def test_a_stop_block_without_metrics(run_main: Run, run_dir: Path, override: str) -> None:
+    outcome = run_main("resume", str(run_dir), override)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "stop must be a mapping of metrics to values" in outcome.err
+
+
 def test_a_missing_run_dir_is_still_missing(run_main: Run) -> None:
     outcome = run_main("resume", "stop.env_runners/episode_return_mean=450")
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, "RUN is missing")

@@ -21,6 +21,8 @@ SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000
         ("algorithm.lr=[[0,1e-3],[1000,1e-4]]", "evaluation=none"),
         ("env=stateless_cartpole", "env_runners.num_envs_per_env_runner=2"),
         ("stop.env_runners.episode_return_mean=20",),
+        ("stop={env_runners: {episode_return_mean: 20}}",),
+        ("stop=20",),
         ("env.env_config={sutton_barto_reward:true}", "env.env_config.render_mode=null"),
         ("algorithm.schema=runner.config.algorithms.BCConfig", "algorithm.lr=1"),
         ("algorithm.no_such_key=1", "algorithm.lr=fast"),
