@@ -243,7 +243,7 @@ class _Composition:
                 self._rename_in_lines(config)
                 self._record_sources(loader.merged_files)
                 return config
-            except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
+            except (HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError, OSError) as error:
                 if not describe_composition_error(error, self):
                     return None
 

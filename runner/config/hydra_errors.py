@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException
 
 from runner.config.defaults import core_groups
 from runner.config.errors import Problem, list_names, nearest_match
-from runner.config.overrides import OverrideLine, describe_unknown_option
+from runner.config.overrides import OverrideLine, describe_list_key, describe_unknown_option
 from runner.config.paths import display_path
 from runner.config.yaml_files import MarkedYAMLError, UnboundedYAMLError, find_default_line
 
@@ -30,7 +30,15 @@ class Repairable(Protocol):
 
 
 def describe_composition_error(error: Exception, composition: Repairable) -> bool:
-    """Add the problem and remove its cause; return False if the composition cannot continue."""
+    """Add the problem and remove its cause; return False if the composition cannot continue.
+
+    Raises:
+        TypeError: the error, if no override caused it.
+    """
+    if type(error) in (TypeError, ValueError) and _describe_list_key(error, composition):
+        return True
+    if type(error) is TypeError:  # a bug
+        raise error
     yaml_error = _find_yaml_error(error)
     if yaml_error is not None:
         return _describe_yaml_error(yaml_error, composition)
@@ -46,6 +54,16 @@ def describe_composition_error(error: Exception, composition: Repairable) -> boo
     if chosen_twice is not None:
         return _describe_missing_override(chosen_twice[1], chosen_twice[2], composition)
     return _describe_other(error, composition)
+
+
+def _describe_list_key(error: Exception, composition: Repairable) -> bool:
+    for line in composition.lines:
+        problem = describe_list_key(line, error)
+        if problem is not None:
+            composition.problems.append(problem)
+            composition.leave_out(line)
+            return True
+    return False
 
 
 def _find_yaml_error(error: BaseException | None) -> Any:
@@ -127,6 +145,9 @@ def _describe_other(error: Exception, composition: Repairable) -> bool:
         expected = None
         if isinstance(culprit.parsed.value(), dict) and "merg" in summary:
             summary, expected = f"{culprit.key} cannot be a block", f"{culprit.key}=[{{...}}, ...], if it is a list"
+        elif summary.startswith("Error merging override"):
+            reason = str(error.__cause__).partition("\n")[0]
+            summary = f"{culprit.key} cannot be set: {reason}"
         composition.problems.append(Problem(summary, culprit.where, expected=expected))
         composition.leave_out(culprit)
         return True

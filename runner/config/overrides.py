@@ -28,6 +28,9 @@ MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
 _NAME = re.compile(r"[\w/-]+")
 _NOUNS = ("algorithm", "experiment")  # groups whose options are called by the name of the group
 _FORMS = "key=value, group=option, ~key (remove)"
+# Messages of OmegaConf and Python about a name where a list needs an index.
+_NO_INDEX = re.compile(r"(?:Index|invalid literal for int\(\) with base 10:) '([^']*)'")
+_NO_REMOVAL = "list indices must be integers"
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,19 @@ def _describe_syntax_error(text: str, error: HydraException) -> Problem:
         return Problem(f"this override cannot be read: {reason}", where, text, f"quotes: \"{key}='{value}'\"")
     suggestion = key.replace("/", ".") if "/" in key else None
     return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
+
+
+def describe_list_key(line: OverrideLine, error: Exception) -> Problem | None:
+    """Return the problem of an override that names an item of a list, given the error of applying it; else None."""
+    found, names = _NO_INDEX.search(str(error)), line.key.split(".")
+    if found is not None and found[1] in names[1:]:
+        key = ".".join(names[: names.index(found[1], 1)])
+        what = f"{key} is a list, so {found[1]} is not one of its keys"
+        return Problem(what, line.where, expected=f"{key}.0 for its first item, or {key}=[...] for all of them")
+    if _NO_REMOVAL in str(error) and line.parsed.is_delete() and names[-1].isdigit():
+        expected = f"{'.'.join(names[:-1])}=[...] with the other items"
+        return Problem("a single item of a list cannot be removed", line.where, expected=expected)
+    return None
 
 
 def override_value(text: str) -> str:

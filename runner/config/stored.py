@@ -19,13 +19,15 @@ from runner.config.composition_rules import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
-from runner.config.overrides import OverrideLine, parse_overrides, renaming_notes
+from runner.config.overrides import OverrideLine, describe_list_key, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
 from runner.config.resolvers import find_references, register_value_resolvers
 
 _EXPERIMENT = "experiment"
+# Errors of OmegaConf about an override, also about a name where a list needs an index.
+_NOT_APPLIED = (OmegaConfBaseException, TypeError, ValueError)
 
 
 def compose_stored(
@@ -108,8 +110,8 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
         try:
             for key, value in _updates_of(line).items():
                 OmegaConf.update(config, key, value, force_add=True)
-        except OmegaConfBaseException as error:
-            yield Problem(f"this override cannot be applied: {error}", line.where)
+        except _NOT_APPLIED as error:
+            yield _describe_failure(line, error)
     rename_all(config)
 
 
@@ -127,8 +129,12 @@ def _updates_of(line: OverrideLine) -> dict[str, Any]:
 def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:
     try:
         apply_edits(config, line.parsed)
-    except (OmegaConfBaseException, HydraException) as error:
-        yield Problem(f"this override cannot be applied: {error}", line.where)
+    except (*_NOT_APPLIED, HydraException) as error:
+        yield _describe_failure(line, error)
+
+
+def _describe_failure(line: OverrideLine, error: Exception) -> Problem:
+    return describe_list_key(line, error) or Problem(f"this override cannot be applied: {error}", line.where)
 
 
 def compose_new_run(

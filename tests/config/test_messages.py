@@ -122,6 +122,11 @@ def not_a_connector(place: str, got: str) -> Problem:
     return Problem(what, f"override {ODD_EDITS}", got, expected)
 
 
+def not_a_key_of_list(key: str, name: str, override: str) -> Problem:
+    expected = f"{key}.0 for its first item, or {key}=[...] for all of them"
+    return Problem(f"{key} is a list, so {name} is not one of its keys", f"override {override}", expected=expected)
+
+
 def not_one_edit(place: int, got: str) -> Problem:
     return Problem(f"connectors.learner.{place} must be one edit", f"override {ODD_EDITS}", got, ONE_EDIT)
 
@@ -810,6 +815,40 @@ MISTAKES = [
             )
         ],
         id="block_for_a_list_of_edits",
+    ),
+    pytest.param(
+        ["callbacks.mine=3", "connectors.learner.GeneralAdvantageEstimation.lambda_=0.9", "algorithm.plan.Train.x=1"],
+        [
+            not_a_key_of_list("callbacks", "mine", "callbacks.mine=3"),
+            not_a_key_of_list("algorithm.plan", "Train", "algorithm.plan.Train.x=1"),
+            not_a_key_of_list(
+                "connectors.learner",
+                "GeneralAdvantageEstimation",
+                "connectors.learner.GeneralAdvantageEstimation.lambda_=0.9",
+            ),
+        ],
+        id="names_in_lists",
+    ),
+    pytest.param(
+        ["~algorithm.plan.0"],
+        [
+            Problem(
+                "a single item of a list cannot be removed",
+                where="override ~algorithm.plan.0",
+                expected="algorithm.plan=[...] with the other items",
+            )
+        ],
+        id="removed_item_of_a_list",
+    ),
+    pytest.param(
+        ["callbacks.5.every=3"],
+        [
+            Problem(
+                Including("callbacks.5.every cannot be set: ", "index out of range"),
+                where="override callbacks.5.every=3",
+            )
+        ],
+        id="index_beyond_a_list",
     ),
     pytest.param(
         ["callbacks={_target_: my.Callback}"],
