@@ -19,7 +19,7 @@ from runner.cli.conditions import check_assertions
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, RunnerError
-from runner.config.overrides import expand_sweep, parse_overrides, renaming_notes
+from runner.config.overrides import expand_sweep, find_empty_sweeps, parse_overrides, renaming_notes
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.plans.training_ratio import find_few_updates
 from runner.config.schemas import ExperimentConfig
@@ -186,6 +186,7 @@ def _compose_all(arguments: Arguments) -> Iterator[Composed]:
     dirs = search_dirs(config_dir)
     lines, problems = parse_overrides(texts, dirs)
     swept = [line for line in lines if line.parsed.is_sweep_override()]
+    problems += find_empty_sweeps(swept, dirs)
     shared = [line.text for line in lines if line not in swept]
     combinations = list(expand_sweep(swept, dirs)) or [()]
     if len(combinations) > _SOON:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
+from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
@@ -216,16 +216,24 @@ def _folder_of_experiment(name: str) -> Path | None:
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:
     """Yield combinations of single values (values and ends of intervals) to check, with each seed at least once.
 
-    If there are more than `MOST_COMBINATIONS`, yield an even selection, and combinations that cover each value.
+    If there are more than `MOST_COMBINATIONS`, yield an even selection, and combinations that cover each value. Lines
+    without values are left out.
     """
-    choices = [_sweep_values(line, dirs) for line in lines]
+    named = [(line.key, values) for line in lines if (values := _sweep_values(line, dirs))]
+    choices = [values for _, values in named]
     longest = max((len(values) for values in choices), default=0)
     covering = (tuple(values[min(index, len(values) - 1)] for values in choices) for index in range(longest))
-    without_seeds = [values[:1] if line.key == "seed" else values for line, values in zip(lines, choices, strict=True)]
+    without_seeds = [values[:1] if key == "seed" else values for key, values in named]
     num_all = math.prod(map(len, without_seeds))
-    num_chosen = min(num_all, MOST_COMBINATIONS) if lines else 0
+    num_chosen = min(num_all, MOST_COMBINATIONS) if named else 0
     chosen = (_combination(without_seeds, index * num_all // num_chosen) for index in range(num_chosen))
     return iter(dict.fromkeys(itertools.chain(covering, chosen)))
+
+
+def find_empty_sweeps(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> list[Problem]:
+    """Return a problem for each sweep without values, which `expand_sweep` leaves out."""
+    parts = [(line.where, line.text.partition("=")) for line in lines if not _sweep_values(line, dirs, limit=1)]
+    return [Problem(f"{key} does not have a value to try", where, given) for where, (key, _, given) in parts]
 
 
 def _combination(choices: Sequence[Sequence[str]], index: int) -> tuple[str, ...]:
@@ -240,15 +248,17 @@ def _combination(choices: Sequence[Sequence[str]], index: int) -> tuple[str, ...
 def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 1000) -> list[str]:
     if not line.parsed.is_sweep_override():
         return [line.text]
-    prefix = "+" if line.text.startswith("+") else ""
+    key = line.text.partition("=")[0]
     sweep: Any = line.parsed.value()
     if isinstance(sweep, Glob):
         values: Iterator[Any] = iter(sweep.filter(sorted(list_options(dirs, line.key))))
+    elif isinstance(sweep, RangeSweep) and sweep.step == 0:
+        values = iter(())
     elif line.parsed.is_discrete_sweep():
-        values = iter(line.parsed.sweep_string_iterator())
+        values = line.parsed.sweep_string_iterator()
     else:
         values = iter((sweep.start, sweep.end))
-    return [f"{prefix}{line.key}={value}" for value in itertools.islice(values, limit)]
+    return [f"{key}={value}" for value in itertools.islice(values, limit)]
 
 
 def describe_sweep(line: OverrideLine) -> Problem:

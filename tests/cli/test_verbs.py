@@ -48,6 +48,13 @@ def test_validate_checks_every_value_of_a_sweep(run_cli: RunCli) -> None:
     assert "override algorithm.lr=two" in bad.stderr
 
 
+@pytest.mark.parametrize("command", [("validate", "-m"), ("sweep",)])
+def test_a_sweep_needs_values(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, CARTPOLE, "algorithm.lr=1e-3,2e-3", "seed=range(1,3,0)"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("1 problem in the configuration\n\n1. seed does not have a value to try\n")
+
+
 def test_training_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
     result = run_cli(CARTPOLE, "algorithm.gama=0.9")
     assert (result.returncode, result.stdout) == (2, "")

@@ -50,6 +50,16 @@ def combinations_of(*texts: str) -> list[tuple[str, ...]]:
     return list(expand_sweep(lines, search_dirs(None)))
 
 
+@pytest.mark.parametrize("empty", ["seed=range(0)", "seed=range(1,3,0)", "seed=range(0.5,1,0.0)", "env=glob(nowhere*)"])
+def test_a_sweep_without_values_leaves_the_others(empty: str) -> None:
+    assert combinations_of("algorithm.lr=1e-3,2e-3", empty) == [("algorithm.lr=0.001",), ("algorithm.lr=0.002",)]
+
+
+def test_a_combination_chooses_options_for_a_package() -> None:
+    place = "algorithm@multi_agent.modules.p1.algorithm"
+    assert combinations_of(f"{place}=dqn,ppo") == [(f"{place}=dqn",), (f"{place}=ppo",)]
+
+
 def test_all_combinations_are_made_and_each_seed_once() -> None:
     made = combinations_of("algorithm.lr=1e-3,2e-3", "algorithm.gamma=0.9,0.95,0.99", "seed=range(5)")
     pairs = {(lr, gamma) for lr, gamma, _ in made}
