@@ -19,6 +19,7 @@ from runner.config.yaml_files import dump_yaml
 
 # Keys about running and recording, which are not part of an experiment.
 _NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
+_OVERRIDE = "override "
 
 
 def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | None) -> str:
@@ -36,11 +37,24 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
     lines, problems = parse_overrides(overrides, search_dirs(config_dir))
     if problems:
         raise ConfigError(problems)
-    bases = [line.options[0] for line in lines if line.key == "experiment"]
+    bases = [name for line in lines if line.key == "experiment" for name in line.options]
     kept = [line for line in lines if line.key.partition(".")[0].partition("/")[0] not in _NOT_THE_EXPERIMENT]
-    defaults: list[Any] = [*bases, *({f"override /{line.key}": line.options[0]} for line in kept if line.is_group)]
+    defaults: list[Any] = [*bases, *sorted((_choice(line) for line in kept if line.is_group), key=_overrides)]
     body = {"defaults": defaults, **_values([line for line in kept if not line.is_group])}
     return f"# @package _global_\n# {about}\n{dump_yaml(body)}"
+
+
+def _choice(line: OverrideLine) -> dict[str, str | list[str] | None]:
+    """Return the entry of `defaults` for an override of a group; null removes the group."""
+    group = "/" + line.parsed.get_key_element().lstrip("+~")
+    key = group if line.hydra_text.startswith("+") else _OVERRIDE + group
+    options = line.options
+    return {key: None if line.parsed.is_delete() else options[0] if len(options) == 1 else options}
+
+
+def _overrides(entry: dict[str, str | list[str] | None]) -> bool:
+    """Return whether an entry of `defaults` overrides an earlier one; such entries come last."""
+    return next(iter(entry)).startswith(_OVERRIDE)
 
 
 def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
