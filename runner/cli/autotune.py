@@ -86,6 +86,8 @@ def main(arguments: Arguments) -> int:
     if file is not None:
         _check_file(file, arguments)
     [(_, config)] = check_experiments(arguments)
+    if file is not None:
+        experiment_text(arguments.overrides, "", arguments.config_dir)  # reports overrides that a file cannot contain
     _check_can_tune(config)
     check_memory([config])
     window_s = min(4.0, max(0.5, seconds / 30))
@@ -330,7 +332,9 @@ def _lines(tuner: Tuner, arguments: Arguments, seconds: float, file: Path | None
         return
     yield f"  result   {tuner.gain:.2f} times as fast with {' '.join(kept)}"
     if file is None:
-        yield f"  train    runner train {shlex.join(_words(tuner.overrides))}"
+        folder = arguments.value("--config-dir")
+        options = [] if folder is None else ["--config-dir", folder]
+        yield f"  train    runner train {shlex.join([*_words(tuner.overrides), *options])}"
     else:
         yield f"  wrote    {file}"
         yield f"  train    {command_for('train', file)}"

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.overrides import quoted
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import Interrupted, reason_to_end
 from runner.tracking.progress_log import parse_line
@@ -70,7 +71,7 @@ class ShortRuns:
         with TemporaryDirectory(prefix="runner_autotune_", ignore_cleanup_errors=True) as folder:
             run_dir, errors = Path(folder, "run"), Path(folder, "stderr")
             command = [sys.executable, "-m", "runner", "train", *folder_option, "--quiet", *overrides]
-            with _started([*command, f"hydra.run.dir={run_dir}"], errors) as process:
+            with _started([*command, f"hydra.run.dir={quoted(str(run_dir))}"], errors) as process:
                 speeds = self._wait(process, run_dir / "progress.jsonl", limit_s)
                 code = process.poll()
             if not speeds and code is None:

@@ -69,7 +69,8 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     """Return overrides of single keys as nested values."""
     config = OmegaConf.create({})
     what = "an experiment file cannot remove a key"
-    problems = [Problem(what, line.where) for line in lines if line.parsed.is_delete()]
+    removed = [line for line in lines if line.parsed.is_delete() and not line.key.startswith("stop.")]  # null in `stop`
+    problems = [Problem(what, line.where) for line in removed]
     edits = [line for line in lines if edit_list_of(line.key) == line.key]
     what = "an experiment file cannot change single edits of an inherited list"
     others = [line for line in lines if line not in edits]

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.cli.autotune import Measurement, Tuner
 from runner.cli.short_runs import NotMeasuredError, ShortRuns, TooSlowError, overrides_of_short_run, upper_quartile
+from runner.config.overrides import override_value
 from tests.conftest import QUICK, ROOT, WAIT_S, Run, wait_until
 from tests.support.configs import config_from
 
@@ -143,6 +145,37 @@ def test_a_short_run_only_trains() -> None:
     assert upper_quartile([1.0, 5.0, 2.0, 3.0, 4.0]) == 4.0
 
 
+def test_the_command_of_the_faster_settings_has_the_folder(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(_: ShortRuns, overrides: Sequence[str], limit_s: float) -> float:
+        return 2000.0 if f"{THREADS}=2" in overrides else 1000.0
+
+    monkeypatch.setattr(ShortRuns, "measure", measure)
+    (tmp_path / "my conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "my conf" / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [ppo_cartpole]\n")
+    ended = run_main("autotune", "mine", "-cd", "my conf")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == f"  train    runner train mine {THREADS}=2 --config-dir 'my conf'"
+
+
+def test_a_temporary_folder_with_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Sequence[str]] = []
+
+    def start(command: Sequence[str], errors: Path) -> None:
+        commands.append(command)
+        raise NotMeasuredError
+
+    monkeypatch.setattr("runner.cli.short_runs._started", start)
+    folder = tmp_path / "my (own), 'folder'"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(NotMeasuredError):
+        ShortRuns(None, 1.0, math.inf).measure(["experiment=ppo_cartpole"], 1.0)
+    run_dir = override_value(commands[0][-1])
+    assert Path(run_dir).parent.parent == folder
+
+
 @pytest.mark.slow
 def test_a_faster_experiment_is_written(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -192,6 +225,7 @@ def test_an_interruption_leaves_nothing(
         (["ppo_cartpole", "-o", "experiment/fast.yaml"], "the file already exists"),
         (["mine", "-cd", ".", "-o", "experiment/mine.yaml", "--force"], "the experiment would build on itself"),
         (["mine", "-cd", ".", "-o", "conf/experiment/fast.yaml"], "cannot build on one in another folder"),
+        (["ppo_cartpole", "~algorithm.grad_clip", "-o", "conf/experiment/f.yaml"], "file cannot remove a key"),
     ],
 )
 def test_mistakes(arguments: list[str], told: str, run_main: Run, tmp_path: Path) -> None:

@@ -37,6 +37,13 @@ def test_options_of_groups(write_config: WriteConfig, overrides: list[str], choi
     assert written.values == typed.values
 
 
+def test_a_removed_metric_of_stop(write_config: WriteConfig) -> None:
+    overrides = ["+experiment=ppo_cartpole", "~stop.env_runners.episode_return_mean"]
+    text = experiment_text(overrides, "Mine.", None)
+    written = compose_experiment(["+experiment=mine"], write_config("experiment/mine", text))
+    assert written.values == compose_experiment(overrides).values
+
+
 def test_several_experiments() -> None:
     text = experiment_text(["+experiment=[ppo_cartpole,mine]"], "Both.", None)
     assert yaml.safe_load(text)["defaults"] == ["ppo_cartpole", "mine"]
