@@ -12,11 +12,10 @@ from pathlib import Path
 from runner.cli.arguments import Arguments
 from runner.cli.verbs import VERBS
 from runner.config.errors import Problem, UserError
-from runner.config.overrides import override_value
+from runner.config.overrides import names_run_dir, override_value
 from runner.config.paths import LATEST, is_url
 
 _OUTPUTS = "outputs"
-_TARGET = "hydra.run.dir="
 _RUN_WORDS = ("RUN", "POLICY", "RUN_OR_SWEEP")
 _DATE, _TIME = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]", "[0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
 _FILES_OF_RUN = ("progress.jsonl", ".hydra", "checkpoints")
@@ -28,7 +27,7 @@ def with_local_runs(arguments: Arguments) -> Arguments:
     Raises:
         UserError: the run does not exist in the store, `hydra.run.dir` is a URL, or there is no run yet.
     """
-    named = [override_value(text) for text in arguments.overrides if text.startswith(_TARGET)]
+    named = [override_value(text) for text in arguments.overrides if names_run_dir(text)]
     if named and is_url(named[-1]):
         what, store = "the run dir of a stored run must be a local folder", named[-1].rstrip("/").rpartition("/")[0]
         fix = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"

@@ -17,7 +17,7 @@ from runner.cli.validate import print_notes
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError, relocating, show_value
 from runner.config.fields import adapted_names
-from runner.config.overrides import override_value
+from runner.config.overrides import names_run_dir, override_value
 from runner.config.references import with_references
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
@@ -132,8 +132,8 @@ def target_run_dir(arguments: Arguments) -> Path:
 
 def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:
     """Split off the value of `hydra.run.dir=` (None: not given) from the other overrides."""
-    run_dirs = [override_value(text) for text in arguments.overrides if text.startswith("hydra.run.dir=")]
-    others = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
+    run_dirs = [override_value(text) for text in arguments.overrides if names_run_dir(text)]
+    others = [text for text in arguments.overrides if not names_run_dir(text)]
     return Path(run_dirs[-1]).absolute() if run_dirs else None, others
 
 

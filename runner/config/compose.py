@@ -24,10 +24,17 @@ from runner.config.defaults import SchemaError, core_groups, default_values, loa
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
-from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.errors import Problem, nearest_match
 from runner.config.hydra_errors import describe_composition_error, find_request
 from runner.config.list_patches import MODULE_ALGORITHM
-from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
+from runner.config.overrides import (
+    OverrideLine,
+    describe_idle,
+    describe_sweep,
+    find_unknown_option,
+    parse_overrides,
+    renaming_notes,
+)
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import (
     conf_dir,
@@ -200,8 +207,7 @@ class _Composition:
             return None
         if self._is_for_other_sweeper:
             return None
-        what = f"{line.key} has no effect, because runner creates the folders and logs of runs itself"
-        return Problem(what, line.where, expected=list_names(_HYDRA_KEYS), nearest=nearest_match(line.key, _HYDRA_KEYS))
+        return describe_idle(line, _HYDRA_KEYS)
 
     def leave_out(self, line: OverrideLine) -> None:
         """Continue without this override."""

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
 from runner.config.env_ids import GROUP, option_at, registered_ids
-from runner.config.errors import Problem, list_names, nearest_matches
+from runner.config.errors import Problem, list_names, nearest_match, nearest_matches
 from runner.config.paths import list_options
 from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_keys, renaming_note
 
@@ -171,6 +171,11 @@ def override_value(text: str) -> str:
     return str(value) if isinstance(value, str) else typed
 
 
+def names_run_dir(text: str) -> bool:
+    """Return whether an override sets `hydra.run.dir`."""
+    return text.lstrip("+").startswith("hydra.run.dir=")
+
+
 def quoted(text: str) -> str:
     """Return text as the value of an override, regardless of its characters."""
     return QuotedString(text, Quote.single).with_quotes()
@@ -266,3 +271,9 @@ def describe_sweep(line: OverrideLine) -> Problem:
     text = line.text.partition("=")[2]
     fix = f"`runner sweep` (or -m) for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
     return Problem(f"{line.key} has several values, which needs a sweep", line.where, text, fix=fix)
+
+
+def describe_idle(line: OverrideLine, followed: Sequence[str]) -> Problem:
+    """Return the problem of an override of Hydra that is not one of the keys which a command follows."""
+    what = f"{line.key} has no effect, because runner creates the folders and logs of runs itself"
+    return Problem(what, line.where, expected=list_names(followed), nearest=nearest_match(line.key, followed))

@@ -19,7 +19,7 @@ from runner.config.composition_rules import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
-from runner.config.overrides import OverrideLine, describe_list_key, parse_overrides, renaming_notes
+from runner.config.overrides import OverrideLine, describe_idle, describe_list_key, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
@@ -201,6 +201,8 @@ def _find_unusable(line: OverrideLine) -> Problem | None:
         fix = "`runner resume RUN_DIR --module-only` starts a new run with the same module, and takes group=option"
         what = "a stored run takes overrides of single keys, not of groups"
         return Problem(what, line.where, expected="key=value", fix=fix)
+    if line.parsed.is_hydra_override():
+        return describe_idle(line, ["hydra.run.dir"])
     return None
 
 
@@ -250,7 +252,8 @@ def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir:
 
 def _sets_a_key(line: OverrideLine) -> bool:
     parsed = line.parsed
-    return not (line.is_group or parsed.is_delete() or parsed.is_sweep_override() or line.key == _CHOOSES_KEYS)
+    is_of_hydra = line.is_group or parsed.is_hydra_override()
+    return not (is_of_hydra or parsed.is_delete() or parsed.is_sweep_override() or line.key == _CHOOSES_KEYS)
 
 
 @lru_cache(maxsize=16)

@@ -228,6 +228,21 @@ def test_quotes_around_the_run_dir_are_read_as_hydra_reads_them(run_main: Run, r
     assert (target / "progress.jsonl").exists()
 
 
+def test_hydras_keys(run_main: Run, run_dir: Path) -> None:
+    outcome = run_main("resume", "run", "hydra.job.nam=x")
+    assert outcome.code == 2
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "hydra.job.nam has no effect, because runner creates the folders and logs of runs itself",
+            where="override hydra.job.nam=x",
+            expected="hydra.run.dir",
+        )
+    ]
+    outcome = run_main("resume", "run", "stop.training_iteration=3", "++hydra.run.dir=new")
+    assert outcome.code == 0, outcome.err
+    assert Path("new", "progress.jsonl").exists()
+
+
 def test_a_value_with_an_equals_sign_needs_quotes(run_main: Run) -> None:
     outcome = run_main(*START, "hydra.run.dir=/runs/lr=0.1")
     assert outcome.code == 2
