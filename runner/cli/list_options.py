@@ -91,8 +91,12 @@ def _shortened(line: str) -> str:
 
 def describe_file(path: Path) -> str:
     """Return the first sentence of a YAML file's first comment; headers for Hydra and for editors do not count."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     words: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in lines:
         text = line.strip()
         if text and not text.startswith("#"):
             break

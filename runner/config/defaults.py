@@ -119,7 +119,7 @@ def register_defaults(dirs: Sequence[Path]) -> None:
     for name, path in list_options(dirs, "algorithm").items():
         try:
             _store_defaults(f"schema/algorithm/{name}", load_schema(_schema_in(path, file_version(path))))
-        except (SchemaError, YAMLError, AttributeError):
+        except (SchemaError, YAMLError, AttributeError, OSError):
             continue  # reported when this algorithm is chosen
 
 

@@ -69,12 +69,17 @@ def find_config(dirs: Sequence[Path], name: str) -> Path | None:
 
 
 def list_options(dirs: Sequence[Path], group: str) -> dict[str, Path]:
-    """Return option name -> file for all options of a group, including subfolders."""
+    """Return option name -> file for all options of a group, including subfolders.
+
+    Hidden files and folders are left out, such as `.#ppo.yaml` of Emacs and `.ipynb_checkpoints` of Jupyter.
+    """
     options: dict[str, Path] = {}
     for folder in dirs:
         root = folder / group
         for path in sorted(root.rglob("*.yaml")) if group else []:
-            options.setdefault(path.relative_to(root).with_suffix("").as_posix(), path)
+            name = path.relative_to(root).with_suffix("").as_posix()
+            if "/." not in f"/{name}":
+                options.setdefault(name, path)
     return dict(sorted(options.items()))
 
 

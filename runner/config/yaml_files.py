@@ -16,6 +16,8 @@ import yaml  # type: ignore[import-untyped]
 from runner.config.documents import MAX_DEPTH, MAX_ITEMS, read_regular
 
 MAX_YAML_BYTES = 2**24
+MarkedYAMLError = yaml.MarkedYAMLError
+YAMLError = yaml.YAMLError
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
@@ -29,10 +31,15 @@ def read_bounded(path: Path) -> str:
     """Read the text of a YAML file and check it.
 
     Raises:
-        OSError, UnicodeDecodeError: the file cannot be read.
-        UnboundedYAMLError: the text expands to too many values.
+        OSError: the file cannot be read.
+        MarkedYAMLError: the file is not encoded in UTF-8, or its text expands to too many values.
     """
-    text = read_regular(path, MAX_YAML_BYTES).decode("utf-8")
+    content = read_regular(path, MAX_YAML_BYTES)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        mark = yaml.Mark(str(path), error.start, content.count(b"\n", 0, error.start), 0, None, None)
+        raise MarkedYAMLError(problem="the file is not encoded in UTF-8", problem_mark=mark) from None
     check_bounds(text, str(path))
     return text
 
@@ -113,11 +120,6 @@ class _Expansion:
             anchor, so_far = self._open_blocks[-1]
             self._open_blocks[-1] = anchor, so_far + size
             self._total = max(self._total, so_far + size)
-
-
-MarkedYAMLError = yaml.MarkedYAMLError
-YAMLError = yaml.YAMLError
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -130,6 +130,6 @@ def _read_text(file: Path) -> str:
 def _read_overrides(file: Path) -> list[str]:
     try:
         content = read_yaml(file)
-    except (OSError, UnicodeDecodeError, YAMLError):
+    except (OSError, YAMLError):
         return []
     return [str(text) for text in content] if isinstance(content, list) else []

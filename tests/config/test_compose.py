@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from runner.cli.main import main
 from runner.config.compose import compose_experiment
 from runner.config.defaults import core_groups
 from runner.config.errors import ConfigError, UserError
@@ -211,6 +212,21 @@ def test_a_file_that_changes_is_read_again(write_config: WriteConfig) -> None:
         folder = write_config("experiment/mine", text % number)
         config = config_from("+experiment=mine", config_dir=folder)
         assert config.algorithm.num_epochs == number
+
+
+def test_files_that_are_not_chosen_may_be_unreadable(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of another encoding, links to nowhere, and the hidden files of editors and notebooks."""
+    folder = write_config("algorithm/other", "schema: nowhere.Config\n")
+    write_config("algorithm/.ipynb_checkpoints/other-checkpoint", "schema: nowhere.Config\n")
+    (folder / "algorithm" / "latin.yaml").write_bytes(b"# F\xfcr mich.\nschema: nowhere.Config\n")
+    (folder / "algorithm" / "gone.yaml").symlink_to("nowhere")
+    (folder / "algorithm" / ".#other.yaml").symlink_to("me@here.1")
+    assert compose_experiment([CARTPOLE], folder).problems == ()
+    assert list(list_options([folder], "algorithm")) == ["gone", "latin", "other"]
+    assert main(["list", "algorithm", "--config-dir", "my_conf"]) == 0
+    assert "  gone            cannot be read: No such file or directory\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("block", ["algorithm", "env_runners"])

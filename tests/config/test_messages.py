@@ -1088,6 +1088,14 @@ def test_message_of_an_experiment_file(
     assert problems_of(["+experiment=mine", "algorithm.lr=-1"], config_dir) == expected
 
 
+def test_a_file_in_another_encoding(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
+    config_dir = write_config("experiment/mine", "")
+    text = "# @package _global_\n# Für mich.\nstop: {training_iteration: 1}\n"
+    (config_dir / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
+    what = "this is not valid YAML: the file is not encoded in UTF-8"
+    assert problems_of(["+experiment=mine"], config_dir) == [Problem(what, where="my_conf/experiment/mine.yaml:2")]
+
+
 def test_a_file_that_a_built_in_one_hides(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
     config_dir = write_config("env/cartpole", "env: Acrobot-v1\n")
     assert problems_of([CARTPOLE], config_dir) == [
