@@ -201,7 +201,7 @@ def _visible_folders(path: Path) -> list[Path]:
 
 def is_checkpoint_path(path: Path) -> bool:
     """Return whether a command-line argument is the path of a checkpoint, not of a run."""
-    return (path / MANIFEST).exists() or path.name.startswith("iteration_")
+    return os.path.exists(path / MANIFEST) or path.name.startswith("iteration_")
 
 
 _FIELD = "load_state_path"

@@ -173,7 +173,7 @@ def _describe_unknown_verb(rest: Sequence[str], argv: Sequence[str]) -> Problem:
         fixes = ", ".join(f"{word} {subverb}" for subverb in subverbs)
         return Problem(what, expected=fixes, nearest=_subverb_like(word, second))
     folders = [Path(folder) for name, folder in pairwise(argv) if name in ("-cd", "--config-dir")]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
+    folder = next((folder for folder in folders if os.path.isdir(folder)), None)
     if find_config(search_dirs(folder), f"experiment/{word}") is not None:
         what = f"{word} is an experiment, not a verb"
         return Problem(what, fix=f"runner train {shlex.join([word, *rest[1:]])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -111,7 +112,7 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
         what = "a policy file replaces one module, and this run has several modules"
         fix = "a RUN, which has a policy for each module, or league.fixed with one policy file per module"
         raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", fix=fix))
-    elif not path.is_file():
+    elif not os.path.isfile(path):
         raise UserError(Problem("the policy file does not exist", OPTION, other, "POLICY.onnx or RUN"))
     else:
         policies = {modules[0]: str(path.absolute())}

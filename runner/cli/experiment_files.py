@@ -43,7 +43,7 @@ def check_experiment_file(file: Path, may_overwrite: bool) -> None:
         what = "an experiment must be a YAML file in a folder named experiment"
         raise UserError(Problem(what, "--output", str(file), "conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml"))
     check_new_file(file, may_overwrite)
-    folder = next(folder for folder in file.absolute().parents if folder.exists())
+    folder = next(folder for folder in file.absolute().parents if os.path.exists(folder))
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         what = f"the file cannot be written: {folder} is not a folder, or may not be written"
         raise UserError(Problem(what, str(file), fix="choose another folder"))

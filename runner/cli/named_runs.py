@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -49,11 +50,11 @@ def _local(word: str, target: Path | None, is_complete: bool) -> str:
 
         return str(fetch_run(word, target, is_complete, lambda line: print(line, file=sys.stderr, flush=True)))
     _check_link(Path(word))
-    found = None if Path(word).exists() else find_newest_run(word)
+    found = None if os.path.exists(word) else find_newest_run(word)
     if found is not None:
         print(f"{word} is {found}", file=sys.stderr, flush=True)
         return str(found)
-    if word == LATEST and not Path(word).exists():
+    if word == LATEST and not os.path.exists(word):
         fix = "run an experiment first, or pass a run dir"
         raise UserError(Problem(f"there is no run in {_OUTPUTS}", got=LATEST, fix=fix))
     return word
@@ -61,7 +62,7 @@ def _local(word: str, target: Path | None, is_complete: bool) -> str:
 
 def _check_link(path: Path) -> None:
     """Raise `UserError` for a link `latest` that leads out of its folder: a folder from another source may have one."""
-    if path.name == LATEST and path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
+    if path.name == LATEST and os.path.islink(path) and not path.resolve().is_relative_to(path.parent.resolve()):
         fix = "pass the run dir itself"
         raise UserError(Problem(f"the link {LATEST} leads out of its folder", str(path), str(path.resolve()), fix=fix))
 
@@ -76,7 +77,7 @@ def find_newest_run(name: str) -> Path | None:
     if name == LATEST:
         return max([*_runs_in(Path(_OUTPUTS)), *_named_runs_in(Path(_OUTPUTS))], key=_start_of, default=None)
     parts = Path(name).parts
-    if not parts or Path(name).is_absolute() or ".." in parts:
+    if not parts or Path(name).is_absolute() or ".." in parts or not os.path.isdir(Path(_OUTPUTS, name)):
         return None
     return max(_begun(Path(_OUTPUTS, name).glob(f"{_DATE}/{_TIME}")), key=_start_of, default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def main(arguments: Arguments) -> int:
     file, may_overwrite = folder / "experiment" / f"{name}.yaml", arguments.has("--force")
     _check_name(name, may_overwrite)
     check_new_file(file, may_overwrite)
-    text = _text(arguments, folder if folder.is_dir() else None)
+    text = _text(arguments, folder if os.path.isdir(folder) else None)
     schema = write_experiment(file, text)
     print(f"wrote {file}\n  schema    {schema}, for completion and checks in editors")
     for verb in ("validate", "train"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from runner.config.errors import Problem, UserError
@@ -12,9 +13,9 @@ _ANOTHER_FILE = "-o FILE, a file in a folder that can be written"
 
 def check_new_file(path: Path, may_overwrite: bool) -> None:
     """Raise `UserError` if the path is a folder, or an existing file that may not be overwritten."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError(Problem("the file cannot be written: the path is a folder", str(path)))
-    if path.exists() and not may_overwrite:
+    if os.path.exists(path) and not may_overwrite:
         raise UserError(
             Problem("the file already exists", str(path), fix="choose another file, or add --force to overwrite it")
         )

@@ -35,7 +35,7 @@ def main(arguments: Arguments) -> int:
     policy = _policy_file(name)
     if policy is None:
         newest_checkpoint(Path(name).absolute())  # a missing run is reported before a missing display
-    elif not policy.is_file():
+    elif not os.path.isfile(policy):
         raise UserError(Problem("the policy file does not exist", name, expected="POLICY.onnx, RUN or zoo:NAME"))
     if output is None:
         _check_display()

@@ -96,7 +96,7 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         return resume_module_only(arguments, verdict)
     with ExitStack() as stack:
         run_dir = target_run_dir(arguments)
-        is_run = (run_dir / "checkpoints").is_dir() and os.access(run_dir, os.W_OK)
+        is_run = os.path.isdir(run_dir / "checkpoints") and os.access(run_dir, os.W_OK)
         # Before the newest checkpoint is chosen: a process that trains there may write another one.
         folder = stack.enter_context(opened_run_folder(run_dir)) if is_run else None
         stored = open_run(arguments, _FIXED, TRAINING, trains_on=True)

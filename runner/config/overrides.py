@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -214,8 +215,8 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
 
 def _folder_of_experiment(name: str) -> Path | None:
     """Return the folder below the working folder that has an experiment, or None."""
-    found = Path().glob(f"*/experiment/{name}.yaml") if _NAME.fullmatch(name) else ()
-    return next((file.parent.parent for file in sorted(found)), None)
+    folders = sorted(Path().glob("*/experiment")) if _NAME.fullmatch(name) else []
+    return next((folder.parent for folder in folders if os.path.isfile(f"{folder}/{name}.yaml")), None)
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:

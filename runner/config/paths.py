@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,18 +53,22 @@ def check_folder(path: Path, expected: str, where: str | None = None) -> None:
         where: location of a problem, or None for the path.
 
     Raises:
-        UserError: the folder does not exist.
+        UserError: the folder does not exist, or cannot be read.
     """
-    if not path.is_dir():
+    try:
+        if path.is_dir():
+            return
         what = "this is a file, not a folder" if path.exists() else "the folder does not exist"
-        raise UserError(Problem(what, where or str(path), expected=expected))
+    except OSError as error:  # in a folder of another user, for example
+        what = f"the folder cannot be read: {error.strerror}"
+    raise UserError(Problem(what, where or str(path), expected=expected))
 
 
 def find_config(dirs: Sequence[Path], name: str) -> Path | None:
     """Return the file of a config, for example `experiment/ppo_cartpole`."""
     for folder in dirs:
         path = folder / f"{name.removesuffix('.yaml')}.yaml"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

@@ -16,6 +16,7 @@ from runner.cli.verbs import GROUPS, VERBS, options_of
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 
 CARTPOLE = "+experiment=ppo_cartpole"
+LONG = "x" * 300
 NOT_CHECKED = "  not checked  environments, pipelines, modules (use --build to build them and take one step)\n"
 
 
@@ -118,6 +119,32 @@ def test_wrong_command_lines(
     assert printed.out == ""
     assert message in printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resume", LONG], "the folder cannot be read: File name too long"),
+        (["report", LONG], "the folder cannot be read: File name too long"),
+        (["validate", CARTPOLE, "--config-dir", LONG], "the folder cannot be read: File name too long"),
+        (["play", f"{LONG}.onnx"], "the policy file does not exist"),
+        (["schema", "-o", LONG], "the file cannot be written"),
+        (["train", LONG], "unknown experiment"),
+        ([LONG], "is not a verb"),
+    ],
+)
+def test_paths_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    """The system reports such a name with an error, as it reports a path in a folder of another user."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",), ("help", "evaluate"), ("evaluate", "-h")])
