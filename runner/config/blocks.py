@@ -438,11 +438,6 @@ class MultiAgentConfig:
         {}, "module id: fields of the algorithm block that differ for it"
     )
 
-    def __post_init__(self) -> None:
-        for name in ("agent_to_module", "modules", "teams", "algorithm_config_overrides_per_module"):
-            by_id = {str(key): value for key, value in getattr(self, name).items()}  # YAML reads 0 as a number
-            object.__setattr__(self, name, by_id)
-
     @property
     def auxiliary_modules(self) -> dict[str, str]:
         """Auxiliary module -> the module from whose experiences it learns."""

@@ -34,7 +34,10 @@ class MismatchError(Exception):
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """Convert a value to its annotation: an int becomes a float if a float is required, nothing else changes."""
+    """Convert a value to its annotation.
+
+    An int becomes a float if a float is required, and a key of a block becomes text. Nothing else changes.
+    """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, arguments)
@@ -47,10 +50,15 @@ def convert(value: Any, annotation: Any) -> Any:
         return _convert_tuple(value, arguments)
     if origin is dict or annotation is dict:
         _require(value, isinstance(value, dict))
-        return {key: convert(item, arguments[1]) for key, item in value.items()} if arguments else value
+        return _convert_items(value, *arguments) if arguments else value
     if dataclasses.is_dataclass(annotation):
         return _convert_block(value, annotation)
     return _convert_plain(value, annotation)
+
+
+def _convert_items(value: dict[Any, Any], key_kind: Any, item_kind: Any) -> dict[Any, Any]:
+    is_text = key_kind is str  # YAML reads the key 0 as a number
+    return {str(key) if is_text else key: convert(item, item_kind) for key, item in value.items()}
 
 
 def _convert_block(value: Any, schema: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One value against its type: nothing is coerced but an int where a float is asked."""
+"""One value against its type: nothing is coerced but an int where a float is asked, and keys of blocks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Colour(Enum):
         ("red", Colour, Colour.red),
         ("a", Literal["a", "b"], "a"),
         ({"x": 1}, dict[str, float], {"x": 1.0}),
+        ({0: 1}, dict[str, float], {"0": 1.0}),
+        ({0: 1}, dict[int, float], {0: 1.0}),
         ("anything", Any, "anything"),
     ],
 )

@@ -862,6 +862,18 @@ MISTAKES = [
         id="block_for_a_list",
     ),
     pytest.param(
+        ["experiment=ppo_league_tictactoe", "league.opponents={1: 0.5}"],
+        [
+            Problem(
+                "league.opponents has an unknown kind",
+                where="override league.opponents={1: 0.5}",
+                got="1",
+                expected="latest, uniform, prioritised, fixed",
+            )
+        ],
+        id="number_for_a_key",
+    ),
+    pytest.param(
         ["metrics.env_runners/won.info=won"],
         [
             Problem(
