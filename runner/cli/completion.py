@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from runner.cli.arguments import Arguments, UsageError, split_verb
 from runner.cli.verbs import VERBS, CommandOption, first_words, options_of, subverbs_of
@@ -182,20 +182,20 @@ class _Line:
         yield from (f"{head}={choice}" for choice in choices)
 
     def _choices(self, path: Sequence[str]) -> list[str]:
+        from runner.config.checks import typed_fields
         from runner.config.defaults import load_schema
-        from runner.config.fields import option_of
         from runner.config.schemas import ExperimentConfig
 
-        block: Any = ExperimentConfig()
+        block: Any = ExperimentConfig
         if path[0] == "algorithm":
             block, path = load_schema(self._composed()["algorithm"]["schema"]), path[1:]
         for name in path[:-1]:
-            block = getattr(block, name)
-        field = next(field for field in dataclasses.fields(block) if field.name == path[-1])
-        option = option_of(field)
-        if option is not None and option.choices:
-            return [str(choice) for choice in option.choices]
-        return ["true", "false"] if field.type == "bool" else []
+            block = typed_fields(block)[name][0]
+        annotation, option = typed_fields(block)[path[-1]]
+        choices: list[Any] = [] if option is None else [*(option.choices or ())]
+        if bool in (annotation, *get_args(annotation)) and not any(isinstance(choice, bool) for choice in choices):
+            choices += [True, False]
+        return [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
 
     def _keys(self) -> Iterator[str]:
         """Yield groups and keys up to the next dot, which keeps the list short."""

@@ -119,14 +119,22 @@ def describe_allowed(annotation: Any, option: Option | None) -> str:
         is_number = kind in ("an integer", "a number") or kind.startswith("a list of")
         names.append(f"{kind} {bounds}" if is_number and bounds else kind)
     if option.choices:
-        choices = ", ".join(
-            str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in option.choices
-        )
-        of_choices = {"text": choices, "true or false": choices, "a block of keys": f"a block of the keys {choices}"}
-        names = [of_choices.get(name, name) for name in names]
+        names = [_describe_choices(name, option.choices) for name in names]
     if option.is_schedule:
         names.append("a schedule [[0, value], [env_steps, value], ...]")
     return " or ".join(names)
+
+
+def _describe_choices(kind: str, choices: Sequence[Any]) -> str:
+    """Return the choices of a kind of values; the kind itself if it does not have choices."""
+    texts = [str(choice) for choice in choices if not isinstance(choice, bool)]
+    switches = [show_value(choice) for choice in choices if isinstance(choice, bool)]
+    described = {
+        "text": ", ".join(texts),
+        "true or false": ", ".join(switches),
+        "a block of keys": f"a block of the keys {', '.join(texts)}",
+    }
+    return described.get(kind) or kind
 
 
 def _alternatives(annotation: Any, option: Option) -> list[Any]:

@@ -93,8 +93,8 @@ def _schema_of_type(kind: Any, option: Option) -> Schema:
         return {"type": name, **_items(arguments, option)}
     if name == "object":
         return {"type": name, **_values(arguments, option)}
-    if name == "string" and option.choices:
-        return {"enum": list(option.choices)}
+    if name is not None and (choices := [one for one in option.choices or () if _TYPES.get(type(one)) == name]):
+        return {"enum": choices}
     return {} if name is None else {"type": name}
 
 

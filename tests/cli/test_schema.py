@@ -96,6 +96,8 @@ def test_complete_configurations_are_valid(name: str, validator: jsonschema.Draf
         ("{defaults: [dqn_cartpole_compiled, _self_], algorithm: {clip_param: 0.1}}", ["algorithm"]),
         ("{defaults: [dqn_cartpole, override /algorithm: ppo], algorithm: {clip_param: 0.1}}", []),
         ("{defaults: [dqn_cartpole, override /algorithm: ppo], algorithm: {double_q: true}}", ["algorithm"]),
+        ("{defaults: [override /algorithm: munchausen_dqn], algorithm: {double_q: true}}", ["algorithm.double_q"]),
+        ("{defaults: [override /algorithm: munchausen_dqn], algorithm: {double_q: false}}", []),
         ("algorithm: {schema: runner.config.algorithms.DQNConfig, double_q: true}", []),
         ("algorithm: {schema: my_package.Config, anything: 1}", []),
         ("algorithm: {plan: [ParallelRollouts, {ConcatBatches: {}}, {_target_: my.Operator, k: 1}, TrainOneStep]}", []),

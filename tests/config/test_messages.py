@@ -305,10 +305,11 @@ MISTAKES = [
         id="out_of_range",
     ),
     pytest.param(
-        ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut"],
+        ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut", "learners.compile=yes"],
         [
             not_a_choice("module.fcnet_activation", '"tan"', "tanh, relu, silu, elu, gelu, linear", nearest="tanh"),
             not_a_choice("env_runners.rollout_fragment_length", '"aut"', "an integer >= 1 or auto", nearest="auto"),
+            not_a_choice("learners.compile", '"yes"', "true or false or auto"),
         ],
         id="none_of_the_choices",
     ),
