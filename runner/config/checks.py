@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,8 +75,8 @@ def _require(value: Any, is_met: bool) -> Any:
 
 def _convert_plain(value: Any, annotation: Any) -> Any:
     if annotation is float:
-        _require(value, isinstance(value, (int, float)) and not isinstance(value, bool))
-        return float(_require(value, not math.isnan(value)))
+        _require(value, isinstance(value, (int, float)) and not isinstance(value, bool) and value == value)
+        return float(_require(value, abs(value) <= sys.float_info.max or isinstance(value, float)))
     if annotation is int:
         return _require(value, isinstance(value, int) and not isinstance(value, bool))
     if annotation in (bool, str):
@@ -246,7 +246,7 @@ def _numbers_of(value: Any) -> list[float]:
 
 def _is_within(number: float, option: Option) -> bool:
     return (
-        not math.isnan(number)
+        number == number  # not NaN
         and (option.minimum is None or number >= option.minimum)
         and (option.maximum is None or number <= option.maximum)
         and (option.above is None or number > option.above)

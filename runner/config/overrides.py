@@ -72,7 +72,7 @@ def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[Ov
     for text in texts:
         try:
             lines.append(_parse_override(text, dirs))
-        except HydraException as error:
+        except (HydraException, ValueError) as error:  # a number with too many digits
             problems.append(_describe_syntax_error(text, error))
     places = {line.renamed_from: f"override {line.renamed_from}" for line in lines if line.renamed_from is not None}
     others = [line.key for line in lines if line.renamed_from is None]
@@ -133,7 +133,7 @@ def _is_group(parsed: Override, dirs: Sequence[Path]) -> bool:
     return not isinstance(parsed.value(), dict) and "." not in key and any((folder / key).is_dir() for folder in dirs)
 
 
-def _describe_syntax_error(text: str, error: HydraException) -> Problem:
+def _describe_syntax_error(text: str, error: Exception) -> Problem:
     where = f"override {text}"
     if "=" not in text:
         return Problem(f"{text} is not an override: the value is missing", where, expected=_FORMS)

@@ -62,6 +62,13 @@ def test_bounds_hold_for_items_and_exclude_nan() -> None:
         assert problem.expected == "a list of integers >= 1 and < 5"
 
 
+@pytest.mark.parametrize("annotation", [int, float, int | float])
+def test_a_huge_number(annotation: Any) -> None:
+    problem = check_value("x", 10**400, annotation, Option("", maximum=5), None)
+    assert problem is not None
+    assert problem.what in ("x is out of range", "x has the wrong type")
+
+
 def test_long_lists_of_names_keep_the_likely_ones() -> None:
     names = [f"name_{index}" for index in range(50)] + ["target"]
     assert "target" in list_names(names, near="tarjet", limit=3)

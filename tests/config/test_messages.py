@@ -262,6 +262,18 @@ MISTAKES = [
         id="override_that_cannot_be_read",
     ),
     pytest.param(
+        ["seed=" + "9" * 5000],
+        [
+            Problem(
+                Including("this override cannot be read: Exceeds the limit"),
+                where=Including("override seed=9"),
+                got=Including("seed=9"),
+                expected=AN_OVERRIDE,
+            )
+        ],
+        id="number_with_too_many_digits",
+    ),
+    pytest.param(
         ["seed=1,2"],
         [
             Problem(
