@@ -351,7 +351,7 @@ class _Composition:
             reason = str(error).splitlines()[0]
             missing = _MISSING_KEY.search(reason)
             nearest = nearest_match(missing[1], leaf_values(_plain(root))) if missing else None
-            what = f"{name} refers to a key that does not exist: {reason}"
+            what = f"{name} {'refers to a key that does not exist' if missing else 'cannot be resolved'}: {reason}"
             self.problems.append(Problem(what, where, text, nearest=nearest))
             with open_dict(node):
                 node[key] = None

@@ -603,6 +603,22 @@ MISTAKES = [
         id="interpolation_to_nowhere",
     ),
     pytest.param(
+        ["algorithm.lr=${oc.env:NO_SUCH_VARIABLE}", "seed=${no_such_resolver:1}"],
+        [
+            Problem(
+                "seed cannot be resolved: Unsupported interpolation type no_such_resolver",
+                where="override seed=${no_such_resolver:1}",
+                got="${no_such_resolver:1}",
+            ),
+            Problem(
+                Including("algorithm.lr cannot be resolved: ", "Environment variable 'NO_SUCH_VARIABLE' not found"),
+                where="override algorithm.lr=${oc.env:NO_SUCH_VARIABLE}",
+                got="${oc.env:NO_SUCH_VARIABLE}",
+            ),
+        ],
+        id="values_that_cannot_be_resolved",
+    ),
+    pytest.param(
         ["seed=???"],
         [Problem("seed does not have a value", where="override seed=???", expected="an integer >= 0")],
         id="missing_value",
