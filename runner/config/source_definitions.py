@@ -51,6 +51,8 @@ def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definitio
     if depth == 0:
         raise UnknowableError
     name, rest = names[0], names[1:]
+    if name in module.ambiguous:
+        raise UnknowableError
     node = module.definitions.get(name)
     if isinstance(node, ast.ClassDef):
         return _resolve_member(Definition(node, module), rest)
@@ -243,9 +245,11 @@ def _classes_upward(found: Definition, root: str, depth: int) -> Iterator[Defini
 
 
 def _assigned_in(node: ast.AST, name: str) -> ast.expr | None:
-    """Return the expression that a class body assigns to a name."""
+    """Return the expression that a class body assigns to a name; raises `UnknowableError` for a property."""
     assert isinstance(node, ast.ClassDef)
     for statement in reversed(node.body):
+        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+            raise UnknowableError  # a property
         targets: list[ast.expr] = []
         if isinstance(statement, ast.Assign):
             targets = statement.targets
@@ -375,12 +379,14 @@ class Signature:
         required: arguments without a default.
         num_positional: number of `names` that can be given by position.
         is_open: whether further arguments are accepted (`**kwargs`).
+        passes_on: whether `**kwargs` are passed to the constructor of the next class.
     """
 
     names: tuple[str, ...]
     required: tuple[str, ...]
     num_positional: int
     is_open: bool = False
+    passes_on: bool = False
 
     def without_positional(self, count: int) -> Signature:
         """Return the signature that remains when the first `count` arguments are given by position."""
@@ -436,8 +442,11 @@ def _constructor_signature(found: Definition, depth: int) -> Signature | None:
 
 
 def _inherited_signature(found: Definition, depth: int) -> Signature | None:
-    for base in bases_of(found, depth):
+    bases = bases_of(found, depth)
+    for base in bases:
         signature = _constructor_signature(base, depth - 1)
+        if signature is not None and signature.passes_on and len(bases) > 1:
+            raise UnknowableError  # to another base
         if signature is not None:
             return signature
     return None
@@ -460,6 +469,7 @@ def _init_signature(found: Definition, init: ast.FunctionDef, depth: int) -> Sig
         (*signature.required, *rest.required),
         signature.num_positional,
         rest.is_open,
+        passes_on=True,
     )
 
 
@@ -498,7 +508,8 @@ def _is_dataclass(found: Definition) -> bool:
 
 
 def _is_init_field(item: ast.AnnAssign) -> bool:
-    if "ClassVar" in ast.unparse(item.annotation):
+    annotation = ast.unparse(item.annotation)
+    if "ClassVar" in annotation or annotation.rpartition(".")[2] == "KW_ONLY":
         return False
     keywords = item.value.keywords if isinstance(item.value, ast.Call) else []
     return not any(keyword.arg == "init" and ast.unparse(keyword.value) == "False" for keyword in keywords)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 Definitions = dict[str, ast.stmt]
+_COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While, ast.Match)
+# Functions that may define names of a module.
+_DEFINING = ("exec", "setattr", "globals", "vars", "locals")
 
 
 class UnknowableError(Exception):
@@ -30,7 +33,8 @@ class SourceModule:
     """A module, parsed without importing it.
 
     `imports` maps a name to a module and the name in it (empty: the module itself); `exports` maps a lazily exported
-    name to the module that defines it (`_EXPORTS` of a module with `__getattr__`).
+    name to the module that defines it (`_EXPORTS` of a module with `__getattr__`). `ambiguous` contains names with
+    several definitions, such as a class of an `except ImportError`.
     """
 
     def __init__(self, name: str, spec: ModuleSpec) -> None:
@@ -39,7 +43,10 @@ class SourceModule:
         self.definitions: Definitions = {}
         self.imports: dict[str, tuple[str, str | None]] = {}
         self.exports: dict[str, str] = {}
+        self.ambiguous: set[str] = set()
+        self._bound: dict[str, bool] = {}  # name of an import or a definition -> whether it is a definition
         self._has_star_import = False
+        self._is_dynamic = False
         for statement in self._parse():
             self._add(statement)
 
@@ -61,7 +68,9 @@ class SourceModule:
     @property
     def is_complete(self) -> bool:
         """Whether all names of the module are known."""
-        return not self._has_star_import and ("__getattr__" not in self.definitions or "_EXPORTS" in self.definitions)
+        if self._has_star_import or self._is_dynamic:
+            return False
+        return "__getattr__" not in self.definitions or "_EXPORTS" in self.definitions
 
     def defines(self, name: str) -> bool:
         return name in self.definitions or name in self.imports or name in self.exports
@@ -90,9 +99,10 @@ class SourceModule:
         names = defined | set(self.exports)
         return [name for name in names or self.submodules if not name.startswith("_")]
 
-    def _add(self, statement: ast.stmt) -> None:
+    def _add(self, statement: ast.stmt, is_conditional: bool = False) -> None:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self.definitions[statement.name] = statement
+            self._bind(statement.name, True, is_conditional)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             self._add_assignment(statement)
         elif isinstance(statement, ast.Import):
@@ -100,16 +110,24 @@ class SourceModule:
                 bound = alias.asname or alias.name.split(".")[0]
                 self.imports[bound] = (alias.name if alias.asname else bound, None)
         elif isinstance(statement, ast.ImportFrom):
-            self._add_import_from(statement)
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
-            handlers = [line for handler in getattr(statement, "handlers", []) for line in handler.body]
-            branches = [getattr(statement, part, []) for part in ("orelse", "finalbody")]
-            for inner in [*statement.body, *handlers, *(line for branch in branches for line in branch)]:
-                self._add(inner)
+            self._add_import_from(statement, is_conditional)
+        elif isinstance(statement, ast.Expr):
+            self._is_dynamic |= _may_define_names(statement.value)
+        elif isinstance(statement, _COMPOUND):
+            for inner in _inner_statements(statement):
+                self._add(inner, is_conditional=True)
+
+    def _bind(self, name: str, is_definition: bool, is_conditional: bool) -> None:
+        """Note an import or a definition; of several in branches, the one that counts is unknown."""
+        is_earlier_definition = self._bound.get(name)
+        if is_conditional and is_earlier_definition is not None and (is_definition or is_earlier_definition):
+            self.ambiguous.add(name)
+        self._bound[name] = is_definition or bool(is_earlier_definition)
 
     def _add_assignment(self, statement: ast.Assign | ast.AnnAssign) -> None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
+            self._is_dynamic |= isinstance(target, ast.Subscript) and _may_define_names(target.value)
             for name in ast.walk(target):
                 if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                     self.definitions[name.id] = statement
@@ -123,7 +141,7 @@ class SourceModule:
                 is_absolute = module == self.name or module.startswith(f"{self.name.split('.')[0]}.")
                 self.exports[str(key.value)] = module if is_absolute else f"{self.name}.{module}"
 
-    def _add_import_from(self, statement: ast.ImportFrom) -> None:
+    def _add_import_from(self, statement: ast.ImportFrom, is_conditional: bool) -> None:
         base = statement.module or ""
         if statement.level:
             package = self.name.split(".") if self.search_locations else self.name.split(".")[:-1]
@@ -136,6 +154,21 @@ class SourceModule:
                 self._has_star_import = True
             else:
                 self.imports[alias.asname or alias.name] = (base, alias.name)
+                self._bind(alias.asname or alias.name, False, is_conditional)
+
+
+def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements of all branches of a compound statement."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
+            yield from child.body
+
+
+def _may_define_names(expression: ast.expr) -> bool:
+    """Return whether an expression is a call such as `exec(...)`, `globals()` or `globals().update(...)`."""
+    return isinstance(expression, ast.Call) and ast.unparse(expression.func).partition("(")[0] in _DEFINING
 
 
 def open_module(name: str) -> SourceModule:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.source_definitions import declared_attribute
 from runner.config.targets import find_target_fault
 
 Package = Callable[[dict[str, str]], str]
@@ -44,6 +45,13 @@ KNOWN = {
         ["x"],
         ["y"],
     ),
+    "keyword-only fields": (
+        {"m": "from dataclasses import KW_ONLY, dataclass\n@dataclass\nclass A:\n    x: int\n    _: KW_ONLY\n    z: X"},
+        "m.A",
+        ["x", "z"],
+        ["y"],
+    ),
+    "class in a match": ({"m": "match 1:\n    case 1:\n        class A: ..."}, "m.A", [], ["y"]),
     "re-export": ({"__init__": "from static_pkg.m import A", "m": "class A: ..."}, "A", [], ["y"]),
     "function named as its module": (
         {"__init__": "from static_pkg.a import a", "a": "def a(x): ..."},
@@ -79,6 +87,7 @@ def test_what_the_source_tells(name: str, make_package: Package) -> None:
     assert "does not take the argument y" in fault.what
 
 
+MIXIN = "class B:\n    def __init__(self, x=1, **others):\n        super().__init__(**others)\n"
 UNKNOWABLE = {
     "keyword arguments": ({"m": "class A:\n    def __init__(self, **k): ..."}, "m.A"),
     "decorator": ({"m": "@register\nclass A:\n    def __init__(self, x): ..."}, "m.A"),
@@ -89,6 +98,19 @@ UNKNOWABLE = {
     "dynamic attributes": ({"m": "def __getattr__(name): ..."}, "m.A"),
     "guarded import": ({"m": "try:\n    from nowhere import A\nexcept ImportError:\n    A = None"}, "m.A"),
     "unknown base": ({"m": "from nowhere import B\nclass A(B): ..."}, "m.A"),
+    "loop": ({"m": "for name in ('A', 'B'):\n    globals()[name] = make(name)"}, "m.A"),
+    "update": ({"m": "globals().update(A=make())"}, "m.A"),
+    "setattr": ({"m": "import sys\nsetattr(sys.modules[__name__], 'A', make())"}, "m.A"),
+    "exec": ({"m": "exec('class A: ...')"}, "m.A"),
+    "two branches": (
+        {"m": "if X:\n    def A(y): ...\nelse:\n    def A(x): ..."},
+        "m.A",
+    ),
+    "import or class": ({"m": "try:\n    from nowhere import A\nexcept ImportError:\n    class A: ..."}, "m.A"),
+    "arguments passed to another base": (
+        {"m": f"{MIXIN}class C:\n    def __init__(self, y): ...\nclass A(B, C): ..."},
+        "m.A",
+    ),
     "import in a circle": ({"m": "from static_pkg.n import A", "n": "from static_pkg.m import A"}, "m.A"),
     "inheritance in a circle": ({"m": "class A(A): ..."}, "m.A"),
     "syntax error": ({"m": "class A("}, "m.A"),
@@ -99,6 +121,14 @@ UNKNOWABLE = {
 def test_what_the_source_cannot_tell(name: str, make_package: Package) -> None:
     files, path = UNKNOWABLE[name]
     assert find_target_fault(f"{make_package(files)}.{path}", ["y"]) is None
+
+
+def test_a_property_hides_the_attribute_of_a_base(make_package: Package) -> None:
+    package = make_package(
+        {"m": "class B:\n    reports = {}\nclass A(B):\n    @property\n    def reports(self): ..."}
+    )
+    assert declared_attribute(f"{package}.m.B", "reports", f"{package}.m.B") == {}
+    assert declared_attribute(f"{package}.m.A", "reports", f"{package}.m.B") is None
 
 
 @pytest.mark.parametrize(
