@@ -193,13 +193,14 @@ def _find_in_module(key: str, path: str, module: ModuleConfig, composed: Compose
     except UnknowableError:
         return
     name = path.rpartition(".")[2]
-    if all(one.module.name.startswith("runner.") for one in classes):
+    own = [one for one in classes if not one.module.name.startswith(_OURS)]
+    if not own:
         yield from _describe_keys(key, name, module.model_config, [], composed)
         return
     used, is_certain = _keys_used(classes)
-    if is_certain:
+    if is_certain and not _passes_config_to_other_files(own):
         yield from _describe_keys(key, name, module.model_config, used, composed)
-    if not any(one.module.name.startswith("runner.") for one in classes) and not _passes_config_on(classes):
+    if len(own) == len(classes) and not _passes_config_on(classes):
         yield from _find_ignored_fields(key, name, module, classes, composed)
 
 
@@ -287,11 +288,40 @@ def _text(node: ast.AST) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _passes_config_on(classes: Iterable[Definition]) -> bool:
+def _passes_config_on(classes: Sequence[Definition]) -> bool:
     """Return whether a class passes its complete configuration to anything except its base class."""
-    calls = [node for node in _nodes(classes) if isinstance(node, ast.Call) and not _is_super_init(node)]
-    arguments = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
-    return any(_is_config(value) for value in arguments)
+    names = _config_names(classes)
+    arguments = [value for one in classes for call in _calls(one) for value in _arguments(call)]
+    return any(isinstance(value, ast.Starred) or _is_config(value, names) for value in arguments)
+
+
+def _passes_config_to_other_files(classes: Sequence[Definition]) -> bool:
+    """Return whether a class passes its complete configuration to a function or class of another file."""
+    names = _config_names(classes)
+    outside = [call for one in classes for call in _calls(one) if not _is_of_file(call.func, one)]
+    return any(_is_config(value, names) for call in outside for value in _arguments(call))
+
+
+def _calls(owner: Definition) -> list[ast.Call]:
+    return [node for node in ast.walk(owner.node) if isinstance(node, ast.Call) and not _is_super_init(node)]
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(word.value for word in call.keywords)]
+
+
+def _is_of_file(called: ast.expr, owner: Definition) -> bool:
+    """Return whether a call is a method of `self`, or a function or class of the same file."""
+    if isinstance(called, ast.Attribute):
+        return isinstance(called.value, ast.Name) and called.value.id == "self"
+    return isinstance(called, ast.Name) and called.id in owner.module.definitions
+
+
+def _config_names(classes: Iterable[Definition]) -> set[str]:
+    """Return names of the configuration: usual ones, and the third argument of each constructor."""
+    functions = [node for node in _nodes(classes) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    third = [argument.arg for function in functions for argument in function.args.args[3:4]]
+    return {"config", "cfg", "module_config", *third}
 
 
 def _is_super_init(call: ast.Call) -> bool:
@@ -299,10 +329,7 @@ def _is_super_init(call: ast.Call) -> bool:
     return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "super"
 
 
-def _is_config(node: ast.AST) -> bool:
-    names: Collection[str] = ("config", "cfg", "module_config")
-    if isinstance(node, ast.Starred):
-        return True
+def _is_config(node: ast.AST, names: Collection[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in names
     return isinstance(node, ast.Attribute) and node.attr in names

@@ -47,6 +47,11 @@ class Passing(MyModule):
         super().__init__(observation_space, action_space, config)
         self.rest = build(config)
 
+class Encoder(MyModule):
+    def __init__(self, observation_space, action_space, settings):
+        super().__init__(observation_space, action_space, settings)
+        self.encoder = encoders.build(settings)
+
 class Small(ActorCriticModule):
     def __init__(self, observation_space, action_space, config):
         super().__init__(observation_space, action_space, config)
@@ -129,6 +134,7 @@ def test_what_is_found(overrides: list[str], what: str, nearest: str | None, pro
         [f"{CONNECTOR}, {{insert_before: MyConnector, connector: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
+        ["module._target_=own_classes.Encoder", "module.use_lstm=true", "module.model_config={size: 1, width: 3}"],
         ["module._target_=own_classes.Small", "module.use_lstm=true", "module.model_config={size: 1}"],
         [MINE, "module.max_seq_len=3"],
     ],
