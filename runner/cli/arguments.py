@@ -14,6 +14,7 @@ from runner.cli.verbs import DEFAULT_VERB, VERBS, VERSION, WORDS, CommandOption,
 from runner.config.errors import Problem, UserError, nearest_match
 
 _EXPERIMENT = "EXPERIMENT"
+_CONFIG_DIR = ("-cd", "--config-dir")
 _OVERRIDE = "KEY=VALUE, GROUP=OPTION or ~KEY"
 # Flag of Hydra -> what to type for the same purpose; {} stands for the experiment and the overrides before the flag.
 _FLAGS_OF_HYDRA: Mapping[str, str] = {
@@ -79,8 +80,8 @@ class Arguments:
     @property
     def experiment(self) -> str | None:
         """The name of the experiment, or None."""
-        named = [text.partition("=")[2] for text in self.overrides if _names_experiment(text)]
-        return named[-1] if named else None
+        named = [text for text in self.overrides if _names_experiment(text)]
+        return experiment_in(named[-1]) if named else None
 
     @property
     def config_dir(self) -> Path | None:
@@ -172,13 +173,19 @@ def _describe_unknown_verb(rest: Sequence[str], argv: Sequence[str]) -> Problem:
         what = f"{word} needs a command" if not second else f"{word} {second} is not a verb"
         fixes = ", ".join(f"{word} {subverb}" for subverb in subverbs)
         return Problem(what, expected=fixes, nearest=_subverb_like(word, second))
-    folders = [Path(folder) for name, folder in pairwise(argv) if name in ("-cd", "--config-dir")]
-    folder = next((folder for folder in folders if os.path.isdir(folder)), None)
-    if find_config(search_dirs(folder), f"experiment/{word}") is not None:
+    folder = config_dir_in(argv)
+    if find_config(search_dirs(folder if folder and os.path.isdir(folder) else None), f"experiment/{word}") is not None:
         what = f"{word} is an experiment, not a verb"
         return Problem(what, fix=f"runner train {shlex.join([word, *rest[1:]])}")
     nearest = nearest_match(word, first_words())
     return Problem(f"{word} is not a verb", expected=", ".join(first_words()), nearest=nearest, fix="runner help")
+
+
+def config_dir_in(argv: Sequence[str]) -> Path | None:
+    """Return the value of `--config-dir` on a command line that is not parsed yet, or None."""
+    folders = [text for name, text in pairwise(argv) if name in _CONFIG_DIR]
+    folders += [value for name, _, value in (text.partition("=") for text in argv) if name in _CONFIG_DIR and value]
+    return Path(folders[-1]) if folders else None
 
 
 def _subverb_like(word: str, second: str) -> str | None:
@@ -270,7 +277,25 @@ def _with_experiment(verb: str, words: Sequence[str], overrides: Sequence[str]) 
         raise UsageError(Problem(f"{surplus[0]} is not an override", expected=_OVERRIDE, nearest=nearest))
     if not words and not overrides:
         raise UsageError(Problem("EXPERIMENT is missing", expected=WORDS[_EXPERIMENT], fix=_usage(verb)))
-    return [*(f"experiment={word.removesuffix('.yaml')}" for word in words), *overrides]
+    return [*(f"experiment={_readable(word.removesuffix('.yaml'))}" for word in words), *overrides]
+
+
+def _readable(name: str) -> str:
+    """Return a name as the value of an override, in quotes if Hydra requires them."""
+    if name.isascii():
+        return name
+    from runner.config.overrides import quoted  # imports Hydra
+
+    return quoted(name)
+
+
+def experiment_in(override: str) -> str:
+    """Return the name in `experiment=NAME`."""
+    if override.isascii():
+        return override.partition("=")[2]
+    from runner.config.overrides import override_value  # imports Hydra
+
+    return override_value(override)
 
 
 def _check_words(verb: str, words: Sequence[str], overrides: Sequence[str]) -> None:

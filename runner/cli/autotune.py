@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.cli.arguments import Arguments
+from runner.cli.arguments import Arguments, experiment_in
 from runner.cli.experiment_files import check_experiment_file, command_for, config_dir_of, write_experiment
 from runner.cli.short_runs import NotMeasuredError, ShortRuns, TooSlowError, overrides_of_short_run
 from runner.cli.validate import check_experiments, check_memory
@@ -342,7 +342,7 @@ def _lines(tuner: Tuner, arguments: Arguments, seconds: float, file: Path | None
 
 def _words(overrides: Sequence[str]) -> list[str]:
     """Return overrides as they are typed, with the experiment's name alone."""
-    return [text.removeprefix("experiment=") for text in overrides]
+    return [experiment_in(text) if text.startswith("experiment=") else text for text in overrides]
 
 
 def _table(rows: Sequence[Measurement]) -> Iterator[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Arguments) -> int:
     """Check the environment; return 1 if it has a fault."""
-    others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
+    others = [text for text in arguments.overrides if not text.lstrip("+~").startswith(("env.", "debug="))]
     if others:
         raise UsageError(Problem("check-env accepts only keys of `env`", None, others[0], "env.KEY=VALUE"))
     name, named = arguments.words[0], env_override(arguments.words[0], search_dirs(arguments.config_dir))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
-from runner.cli.arguments import Arguments, UsageError, split_verb
+from runner.cli.arguments import Arguments, UsageError, config_dir_in, split_verb
 from runner.cli.verbs import VERBS, CommandOption, first_words, options_of, subverbs_of
 from runner.config.errors import Problem, nearest_match
 
@@ -130,8 +130,7 @@ class _Line:
 
     @property
     def _config_dir(self) -> Path | None:
-        named = [folder for name, folder in pairwise(self.before) if name in ("-cd", "--config-dir")]
-        return Path(named[-1]) if named else None
+        return config_dir_in(self.before)
 
     @property
     def _overrides(self) -> list[str]:

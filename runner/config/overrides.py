@@ -143,10 +143,19 @@ def _describe_syntax_error(text: str, error: Exception) -> Problem:
         expected = "'metrics={env_runners/NAME: {info: KEY}}', the complete block"
         return Problem(f"this override cannot be read: {reason}", where, text, expected)
     value = text.partition("=")[2]
-    if "=" in value and "/" in value and value[:1] not in "'\"[{":
-        return Problem(f"this override cannot be read: {reason}", where, text, f"quotes: \"{key}='{value}'\"")
+    is_text = isinstance(error, HydraException) and value[:1] not in "'\"[{" and "${" not in value
+    if is_text and _is_readable(f"{key}={quoted(value)}"):
+        return Problem(f"this override cannot be read: {reason}", where, text, f'quotes: "{key}={quoted(value)}"')
     suggestion = key.replace("/", ".") if "/" in key else None
     return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(text)
+    except (HydraException, ValueError):
+        return False
+    return True
 
 
 def describe_list_key(line: OverrideLine, error: Exception) -> Problem | None:

@@ -62,6 +62,14 @@ def test_run_dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete(["resume", "ppo"]) == ["ppo_cartpole"]
 
 
+@pytest.mark.parametrize("option", [["--config-dir=mine"], ["--config-dir", "mine"], ["-cd", "mine"]])
+def test_experiments_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine", "experiment").mkdir(parents=True)
+    Path("mine", "experiment", "maze.yaml").touch()
+    assert complete(["train", *option, "maz"]) == ["maze"]
+
+
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bsh"]) == 2
     assert "did you mean  bash" in capsys.readouterr().err

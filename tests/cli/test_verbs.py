@@ -147,6 +147,28 @@ def test_paths_that_cannot_be_read(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [["--config-dir=mine"], ["-cd", "mine"]])
+def test_names_of_any_alphabet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine", "experiment").mkdir(parents=True)
+    Path("mine", "experiment", "größe.yaml").write_text("# @package _global_\ndefaults: [ppo_cartpole]\n")
+    assert main(["validate", "größe", *option]) == 0
+    assert capsys.readouterr().out.startswith("größe: no problems\n")
+    assert main([*option, "größe"]) == 2
+    assert "größe is an experiment, not a verb" in capsys.readouterr().err
+    assert main(["validate", "experiment=größe", *option]) == 2
+    assert "expected      quotes: \"experiment='größe'\"" in capsys.readouterr().err
+
+
+def test_check_env_can_print_stack_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "CartPol-v1", "debug=true"]) == 2
+    shown = capsys.readouterr().err
+    assert "the environment CartPol-v1 is not registered" in shown
+    assert "Traceback" in shown
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",), ("help", "evaluate"), ("evaluate", "-h")])
 def test_help(run_cli: RunCli, arguments: tuple[str, ...]) -> None:
     result = run_cli(*arguments, code=HEAVY_IMPORTS)

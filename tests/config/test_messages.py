@@ -274,6 +274,24 @@ MISTAKES = [
         id="number_with_too_many_digits",
     ),
     pytest.param(
+        ["tracking.run_name=~me", "module.load_state_path=/data/für/run"],
+        [
+            Problem(
+                Including("this override cannot be read: token recognition error at: "),
+                where="override tracking.run_name=~me",
+                got="tracking.run_name=~me",
+                expected="quotes: \"tracking.run_name='~me'\"",
+            ),
+            Problem(
+                Including("this override cannot be read: token recognition error at: "),
+                where="override module.load_state_path=/data/für/run",
+                got="module.load_state_path=/data/für/run",
+                expected="quotes: \"module.load_state_path='/data/für/run'\"",
+            ),
+        ],
+        id="text_that_needs_quotes",
+    ),
+    pytest.param(
         ["seed=1,2"],
         [
             Problem(
