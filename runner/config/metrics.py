@@ -275,7 +275,7 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
         return may_be_reported(name, config) and (ENV_RUNNERS in needs_of(config) or is_of_learner(name))
     if may_be_of_part(name, config):
         return True
-    if config.env._target_ is None:
+    if config.env._target_ is None and not config.env.agents:
         return False
     if name.startswith(OFFLINE):
         key = f"{OFFLINE}{name.rpartition('/')[2]}"

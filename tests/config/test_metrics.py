@@ -41,6 +41,17 @@ def metrics_of(experiment: str, *overrides: str) -> dict[str, str]:
     return producible_metrics(config_from(f"+experiment={experiment}", *overrides))
 
 
+def test_simulators_report_the_returns_of_their_agents() -> None:
+    box = "{space: box, low: -1, high: 1, shape: [2], dtype: float32}"
+    spaces = f"{{observation_space: {box}, action_space: {{space: discrete, n: 2}}}}"
+    stop = "stop.env_runners={agent_episode_return_mean: {left: 5}, module_episode_return_mean: {default_policy: 5}}"
+    composed = compose_experiment(["env=external", f"env.agents={{left: {spaces}, right: {spaces}}}", stop])
+    assert list(build_experiment_config(composed).stop) == [
+        "env_runners/agent_episode_return_mean/left",
+        "env_runners/module_episode_return_mean/default_policy",
+    ]
+
+
 @pytest.mark.parametrize(("evaluation", "rest"), [("none", " with evaluation=periodic"), ("periodic", "")])
 def test_a_run_on_recorded_data_needs_a_metric_that_it_produces(evaluation: str, rest: str) -> None:
     data = f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}"
