@@ -26,7 +26,10 @@ _num_open = 0  # blocks of `interrupts` and `within`
 
 
 class Interrupted(Exception):
-    """A long wait was aborted because a stop was requested."""
+    """A long wait was aborted because a stop was requested; its text is the reason."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason or reason_to_end() or "a request to stop")
 
 
 class PartialIteration(Interrupted):
@@ -79,7 +82,7 @@ def is_overdue(patience_s: float = PATIENCE_S) -> bool:
 def end_overdue_evaluation() -> None:
     """Raise `Interrupted` if a stop was requested more than `EVALUATION_PATIENCE_S` ago; call it between two steps."""
     if is_overdue(EVALUATION_PATIENCE_S):
-        raise Interrupted(reason_to_end())
+        raise Interrupted
 
 
 def request_end(reason: str) -> None:

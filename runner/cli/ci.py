@@ -15,7 +15,7 @@ from runner.cli.conditions import EXIT_ASSERTION, Condition, parse_assertions
 from runner.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
 from runner.cli.trained import Case, JudgedValue, Trained, TrainedRun, TrainedSweep, failure, write_report
 from runner.config.errors import ConfigError, Problem, RunnerError, UserError
-from runner.interrupts import Budget, within
+from runner.interrupts import Budget, Interrupted, within
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
@@ -42,6 +42,9 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
         with within(verdict.budget):
             code = train(verdict)
     except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except Interrupted as end:
+        print(f"ended while the run started: {end}", file=sys.stderr, flush=True)
         code = EXIT_INTERRUPTED
     except Exception as error:
         verdict.note_error(error)

@@ -15,9 +15,10 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.cli.arguments import Arguments
-from runner.cli.ci import Verdict, parse_budget
+from runner.cli.ci import Verdict, judged, parse_budget
 from runner.cli.conditions import Condition
 from runner.cli.trained import Case, write_report
+from runner.interrupts import Interrupted, is_interrupted
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, WAIT_S, Run, checkpoints_of, progress_of, result_of
 
@@ -207,6 +208,19 @@ def test_mistakes_in_the_configuration(run_main: Run, tmp_path: Path) -> None:
     assert outcome.code == 2
     (message,) = [told for outcome, told in read_report(tmp_path / "out.xml").values() if outcome == "failure"]
     assert message in outcome.err
+
+
+def test_a_budget_that_ends_the_start_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def start(_: Verdict) -> int:
+        while not is_interrupted():
+            pass
+        raise Interrupted
+
+    report = str(tmp_path / "out.xml")
+    options = {"--budget": ("0.001s",), "--junit": (report,)}
+    assert judged(Arguments(overrides=("+experiment=mine",), options=options), start) == 4
+    assert capsys.readouterr().err == "ended while the run started: budget of 0.001s used up\n"
+    assert read_report(Path(report)) == {"run": ("error", "budget of 0.001s used up")}
 
 
 def test_a_command_that_is_killed_leaves_a_report(run_main: Run, tmp_path: Path) -> None:
