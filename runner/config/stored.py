@@ -188,9 +188,9 @@ def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, An
 
 
 def _chosen_group(text: str, dirs: Sequence[Path]) -> str | None:
-    """Return the group of an override, or None."""
+    """Return the group whose option an override chooses for the block of its name, or None."""
     lines, _ = parse_overrides([text], dirs)
-    is_choice = bool(lines) and lines[0].is_group and not lines[0].parsed.is_delete()
+    is_choice = bool(lines) and lines[0].is_group and not (lines[0].parsed.is_delete() or lines[0].parsed.package)
     return lines[0].key if is_choice and lines[0].key in (*core_groups(), _EXPERIMENT) else None
 
 

@@ -33,8 +33,9 @@ def value_text(value: Value) -> str:
 
 
 def override_text(key: str, value: Value) -> str:
-    """Return a value of a combination as an override, as users write it: without the `+` of Hydra."""
-    return f"{key.lstrip('+')}={value if isinstance(value, str) else repr(value)}"
+    """Return a value of a combination as an override, as users write it: with the `+` of Hydra for packages only."""
+    typed = key if "@" in key else key.lstrip("+")
+    return f"{typed}={value if isinstance(value, str) else repr(value)}"
 
 
 def without_seed(combination: Combination) -> Combination:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.overrides import MOST_COMBINATIONS, expand_sweep, parse_overrides
 from runner.config.paths import search_dirs
-from runner.config.stored import compose_variant
+from runner.config.stored import compose_new_run, compose_variant
 
 SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000", "module.fcnet_hiddens=[8]")
 
@@ -42,6 +43,17 @@ def test_a_variant_is_what_it_is_alone(own: tuple[str, ...]) -> None:
     assert variant.unread == alone.unread
     for key in ("algorithm.lr", "stop", "env", "algorithm.grad_clip", "env.env_config", "module.fcnet_hiddens"):
         assert variant.where(key) == alone.where(key)
+
+
+def test_a_new_run_with_stored_modules_keeps_its_algorithm_where_a_package_gets_another() -> None:
+    stored, text = compose_experiment(SHARED), "+algorithm@multi_agent.modules.p1.algorithm=dqn"
+    manifest = {"overrides": [], "experiment": "ppo_cartpole"}
+    composed, replaced = compose_new_run(manifest, stored.unresolved, Path("checkpoint"), [text], None)
+    assert replaced == set()
+    assert composed.values["algorithm"] == stored.values["algorithm"]
+    assert [problem.what for problem in composed.problems] == [
+        "a stored run takes overrides of single keys, not of groups"
+    ]
 
 
 def combinations_of(*texts: str) -> list[tuple[str, ...]]:

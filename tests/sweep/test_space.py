@@ -119,6 +119,12 @@ def test_what_is_drawn_lies_in_the_interval_and_can_be_read_again(
         assert lines[0].parsed.value() == value
 
 
+def test_only_the_override_of_a_package_keeps_its_plus() -> None:
+    place = "+algorithm@multi_agent.modules.p1.algorithm"
+    assert override_text("+experiment", "ppo_cartpole") == "experiment=ppo_cartpole"
+    assert override_text(place, "dqn") == f"{place}=dqn"
+
+
 def test_each_whole_number_is_as_likely_as_the_others_and_each_decade_by_logarithm() -> None:
     generator = np.random.default_rng(0)
     drawn = [Interval("a", 1, 4, is_integer=True).sample(generator) for _ in range(4000)]
