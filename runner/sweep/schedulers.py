@@ -227,7 +227,7 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
         "require_attrs": False,  # the first iterations may end before any episode
     }
     random.seed(sweep.seed)  # Tune draws donors and factors from it
-    np.random.seed(sweep.seed)  # PB2 draws from this one
+    np.random.seed(sweep.seed % 2**32)  # PB2 draws from this one, which takes 32 bits
     if sweep.scheduler == "pb2":
         intervals = {key: domain for key, domain in domains.items() if isinstance(domain, Interval)}
         ends = {key: [to_coordinate(one, end, True) for end in one.examples] for key, one in intervals.items()}

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.tune.schedulers import PopulationBasedTraining
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.folder import list_checkpoints
-from runner.sweep.schedulers import Population, coordinates, from_coordinate
+from runner.sweep.schedulers import Population, coordinates, from_coordinate, make_population
 from runner.sweep.space import Interval, SearchSpace, read_search_space
 from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
@@ -47,6 +48,13 @@ def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
     state = load_checkpoint(list_checkpoints(run_dir / "checkpoints")[-1])[0]
     parameters: dict[str, np.ndarray] = state["learners"]["learners"]["default_policy"]["module"]
     return parameters
+
+
+def test_a_population_takes_a_seed_of_any_size(tmp_path: Path) -> None:
+    folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
+    population = Population(SPACE, folder, STEPS, lambda *_: None)
+    config = config_from(*FIXED, f"sweep.seed={2**40}")
+    assert isinstance(make_population(config, population, {}), PopulationBasedTraining)
 
 
 def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -> None:
