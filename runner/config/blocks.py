@@ -15,6 +15,7 @@ from runner.config.fields import option
 DEFAULT_STRATEGY, SPREAD, PACK = "DEFAULT", "SPREAD", "PACK"
 STRATEGIES = (DEFAULT_STRATEGY, SPREAD, PACK)
 DEFAULT_MODULE_ID = "default_policy"
+_LONGEST_S = 1e9  # Ray does not take an infinite time
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,11 @@ class EnvRunnersConfig:
         choices=STRATEGIES,
     )
     sample_timeout_s: float = option(
-        60.0, "time without an answer after which a remote runner counts as failed", unit="s", above=0
+        60.0,
+        "time without an answer after which a remote runner counts as failed",
+        unit="s",
+        above=0,
+        maximum=_LONGEST_S,
     )
     restart_failed_env_runners: bool = option(True, "restart a remote runner that fails; false ends the run")
     max_num_env_runner_restarts: int = option(
@@ -151,6 +156,7 @@ class EnvRunnersConfig:
         "sub-environment counts as failed",
         unit="s",
         above=0,
+        maximum=2e6,  # a pipe takes 2**31 milliseconds
     )
 
     @property
@@ -250,6 +256,7 @@ class RayConfig:
         "autoscaler starts machines",
         unit="s",
         above=0,
+        maximum=_LONGEST_S,
     )
 
 
@@ -520,7 +527,11 @@ class EvaluationConfig:
     )
     num_envs_per_env_runner: int = option(8, "sub-environments that one evaluation runner steps together", minimum=1)
     evaluation_sample_timeout_s: float = option(
-        120.0, "time without an answer after which a remote evaluation runner counts as failed", unit="s", above=0
+        120.0,
+        "time without an answer after which a remote evaluation runner counts as failed",
+        unit="s",
+        above=0,
+        maximum=_LONGEST_S,
     )
     evaluation_parallel_to_training: bool = option(
         False, "evaluate on remote runners during the next training iteration, with the policy at its start"

@@ -335,6 +335,18 @@ MISTAKES = [
         id="out_of_range",
     ),
     pytest.param(
+        ["env_runners.sample_timeout_s=inf"],
+        [
+            out_of_range(
+                "env_runners.sample_timeout_s",
+                "Infinity",
+                "a number > 0 and <= 1e+09",
+                where="override env_runners.sample_timeout_s=inf",
+            )
+        ],
+        id="infinite_time",
+    ),
+    pytest.param(
         ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut", "learners.compile=yes"],
         [
             not_a_choice("module.fcnet_activation", '"tan"', "tanh, relu, silu, elu, gelu, linear", nearest="tanh"),
