@@ -48,9 +48,10 @@ def _blocks() -> Schema:
     properties = dict(schema_of_class(ExperimentConfig)["properties"])
     properties[_ALGORITHM] = {"description": "The algorithm: its loss, its training loop and their options."}
     metrics = producible_metrics(ExperimentConfig(evaluation=EvaluationConfig(evaluation_interval=1)))
-    properties["stop"]["properties"] = {
-        name: {"type": ["number", "null"], "description": meaning} for name, meaning in metrics.items()
-    }  # null removes a condition of the experiment that a file builds on
+    bound = properties["stop"]["additionalProperties"]
+    bound = {**bound, "type": [*bound["type"], "null"]}  # null removes a condition of the experiment underneath
+    properties["stop"]["properties"] = {name: {**bound, "description": meaning} for name, meaning in metrics.items()}
+    properties["stop"]["additionalProperties"] = {**bound, "type": [*bound["type"], "object"]}  # env_runners: {...}
     return properties
 
 
