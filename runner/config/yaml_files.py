@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml  # type: ignore[import-untyped]
 
@@ -18,7 +18,7 @@ from runner.config.documents import MAX_DEPTH, MAX_ITEMS, read_regular
 MAX_YAML_BYTES = 2**24
 MarkedYAMLError = yaml.MarkedYAMLError
 YAMLError = yaml.YAMLError
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
@@ -142,9 +142,18 @@ def dump_yaml(value: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120))
 
 
+class _ValueLoader(_Loader):  # type: ignore[misc]
+    """Reads dates as text, as OmegaConf does; 2026-02-30 looks like a date."""
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
+        start: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for start, resolvers in _Loader.yaml_implicit_resolvers.items()
+    }
+
+
 def read_yaml(path: Path) -> Any:
     """Return the plain values of a YAML file."""
-    return yaml.load(read_bounded(path), Loader=_Loader)
+    return yaml.load(read_bounded(path), Loader=_ValueLoader)
 
 
 def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
