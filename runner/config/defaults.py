@@ -16,6 +16,7 @@ from hydra.core.config_store import ConfigStore
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import nearest_match
 from runner.config.fields import option_of
+from runner.config.imports import describe_exit
 from runner.config.paths import conf_dir, list_options
 from runner.config.schemas import ExperimentConfig
 from runner.config.yaml_files import YAMLError, file_version, read_yaml
@@ -90,15 +91,17 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
         raise SchemaError("it is missing, or not a dotted path such as my_module.MyConfig")
     try:
         module = importlib.import_module(module_name)
-        schema = getattr(module, class_name)
+        schema = getattr(module, class_name, None)
         if isinstance(schema, type):
             _resolve_hints(schema)
-    except AttributeError:
-        there = nearest_match(class_name, [name for name, value in vars(module).items() if isinstance(value, type)])
-        hint = f"; did you mean {there}?" if there else ""
-        raise SchemaError(f"module {module_name} does not define {class_name}{hint}") from None
+    except SystemExit as error:
+        raise SchemaError(f"{module_name} cannot be imported: {describe_exit(error)}") from error
     except Exception as error:
         raise SchemaError(f"{type(error).__name__}: {error}") from error
+    if schema is None:
+        there = nearest_match(class_name, [name for name, value in vars(module).items() if isinstance(value, type)])
+        hint = f"; did you mean {there}?" if there else ""
+        raise SchemaError(f"module {module_name} does not define {class_name}{hint}")
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)):
         raise SchemaError(f"{dotted_path} is not a dataclass that inherits runner.config.algorithms.AlgorithmConfig")
     return schema

@@ -39,6 +39,8 @@ def import_target(
         module = importlib.import_module(module_path)
     except ImportError as error:
         raise _error(f"{module_path} cannot be imported: {error}", where, path) from error
+    except SystemExit as error:
+        raise _error(f"{module_path} cannot be imported: {describe_exit(error)}", where, path) from error
     target = getattr(module, name, None)
     if target is None:
         public = [option for option in dir(module) if not option.startswith("_")]
@@ -51,6 +53,11 @@ def import_target(
     if not callable(target):
         raise _error(f"{path} is neither a class nor a function", where, path)
     return target
+
+
+def describe_exit(error: SystemExit) -> str:
+    """Describe what a script does that reads arguments or exits although it is only imported."""
+    return f"it ends the process (exit code {error.code}), which only a script may do: if __name__ == '__main__'"
 
 
 def _error(what: str, where: str, got: str, nearest: str | None = None) -> ConfigError:

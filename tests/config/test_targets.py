@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.defaults import SchemaError, load_schema
+from runner.config.errors import ConfigError
+from runner.config.imports import import_target
 from runner.config.source_definitions import declared_attribute
 from runner.config.targets import find_target_fault
 
@@ -166,3 +169,27 @@ def test_nothing_is_imported(make_package: Package) -> None:
     assert find_target_fault(f"{package}.m.A") is None
     assert find_target_fault("torch.nn.Linear", ["in_features"]) is None
     assert not any(name.startswith("static_pkg") for name in sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import sys\nsys.exit(2)", r"one_schema cannot be imported: it ends the process \(exit code 2\)"),
+        ("import math\nmath.no_such_name", "AttributeError: module 'math' has no attribute 'no_such_name'"),
+        ("class Confih: ...", "module one_schema does not define Config; did you mean Confih?"),
+    ],
+)
+def test_a_module_without_the_dataclass(text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one_schema.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "one_schema", raising=False)
+    with pytest.raises(SchemaError, match=told):
+        load_schema("one_schema.Config")
+
+
+def test_a_script_that_exits_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script_that_exits.py").write_text("import sys\n\nsys.exit(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    told = r"script_that_exits cannot be imported: it ends the process \(exit code 2\)"
+    with pytest.raises(ConfigError, match=told):
+        import_target("script_that_exits.A", "env._target_")
