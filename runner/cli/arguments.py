@@ -292,10 +292,10 @@ def _readable(name: str) -> str:
 def experiment_in(override: str) -> str:
     """Return the name in `experiment=NAME`."""
     if override.isascii():
-        return override.partition("=")[2]
+        return override.partition("=")[2].removesuffix(".yaml")
     from runner.config.overrides import override_value  # imports Hydra
 
-    return override_value(override)
+    return override_value(override).removesuffix(".yaml")
 
 
 def _check_words(verb: str, words: Sequence[str], overrides: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_key
 MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
 _NAME = re.compile(r"[\w/-]+")
 _NOUNS = ("algorithm", "experiment")  # groups whose options are called by the name of the group
+_SUFFIX = ".yaml"  # Hydra accepts it, but rules and folders use the name of an option
 _FORMS = "key=value, group=option, ~key (remove)"
 # Messages of OmegaConf and Python about a name where a list needs an index.
 _NO_INDEX = re.compile(r"(?:Index|invalid literal for int\(\) with base 10:) '([^']*)'")
@@ -111,6 +112,8 @@ def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
     if parsed.is_hydra_override():
         return OverrideLine(text, text, parsed, is_group="=" in text and "/" in key)
     if _is_group(parsed, dirs):
+        if text.endswith(_SUFFIX) and isinstance(parsed.value(), str):
+            return _parse_override(text.removesuffix(_SUFFIX), dirs)
         is_chosen = key in core_groups() or parsed.is_delete()
         tidy = text if parsed.package else bare if is_chosen else f"+{bare}"  # only Hydra knows packages
         return OverrideLine(tidy, tidy, parsed, is_group=True)
@@ -196,7 +199,7 @@ def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | N
     if not line.is_group or line.parsed.is_hydra_override() or line.parsed.is_delete():
         return None
     for option in line.options:
-        is_file = option.removesuffix(".yaml") in list_options(dirs, line.key)
+        is_file = option.removesuffix(_SUFFIX) in list_options(dirs, line.key)
         if not is_file and option_at(f"{line.key}/{option}") is None:
             return describe_unknown_option(line.key, option, line.where, dirs)
     return None

@@ -214,6 +214,13 @@ def test_a_file_that_changes_is_read_again(write_config: WriteConfig) -> None:
         assert config.algorithm.num_epochs == number
 
 
+def test_the_file_of_an_option_is_the_option() -> None:
+    files = ["experiment=dqn_cartpole.yaml", "module=double_q.yaml", "algorithm=rainbow.yaml"]
+    named, by_file = (compose_experiment(texts) for texts in ([text.removesuffix(".yaml") for text in files], files))
+    assert (by_file.values, by_file.sources) == (named.values, named.sources)
+    assert (by_file.experiment, by_file.overrides) == ("dqn_cartpole", named.overrides)
+
+
 def test_files_that_are_not_chosen_may_be_unreadable(
     write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
