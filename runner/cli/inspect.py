@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import sys
 from dataclasses import asdict, replace
 
@@ -40,5 +40,5 @@ def main(arguments: Arguments) -> int:
 
     from runner.offline.reading.inspection_report import print_report
 
-    print_report(inspection, Console(width=min(_WIDEST, os.get_terminal_size().columns), highlight=False))
+    print_report(inspection, Console(width=min(_WIDEST, shutil.get_terminal_size().columns), highlight=False))
     return 0

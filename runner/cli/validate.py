@@ -69,7 +69,8 @@ def _place(where: str | None) -> dict[str, str]:
 
 def _find(shown: str) -> str | None:
     """Return a file's path from the root of the checked-out repository; or None if `shown` is not a file."""
-    path = next((path for path in (Path.cwd() / shown, conf_dir().parent / shown) if path.is_file()), None)
+    places = (Path.cwd() / shown, conf_dir().parent / shown)
+    path = next((path for path in places if os.path.isfile(path)), None)
     root = os.environ.get("GITHUB_WORKSPACE")
     if path is None or root is None:
         return None if path is None else shown

@@ -330,6 +330,8 @@ def test_formats(run_cli: RunCli) -> None:
     for name in ("github", "text"):
         good = run_cli("validate", "--format", name, TRAIN[0], code=HEAVY_IMPORTS)
         assert (good.returncode, good.stdout.splitlines()[0], good.stderr) == (0, "ppo_cartpole: no problems", "[]\n")
+    long = run_cli("validate", "--format", "github", TRAIN[0], f"nothing={'x' * 300}")  # no name of a file
+    assert (long.returncode, long.stdout.count("::error title=")) == (2, 1)
     nowhere = run_cli("validate", "--format", "github", "--config-dir", "nowhere", TRAIN[0])
     assert nowhere.returncode == 2
     assert nowhere.stdout == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,17 @@ def test_on_a_terminal(folder: Path) -> None:
     print_report(inspect_data(OfflineConfig(input_=str(folder))), Console(file=file, width=80, force_terminal=True))
     assert "\x1b[1m" in file.getvalue()
     assert "action_logp" in file.getvalue()
+
+
+def test_on_a_terminal_without_a_size(
+    run_main: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((0, 0)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    outcome = run_main("inspect", "expert")
+    assert outcome.code == 0, outcome.err
+    assert "action_logp" in outcome.out
 
 
 def test_json_and_a_schema(run_main: Run, folder: Path, tmp_path: Path) -> None:
