@@ -168,6 +168,11 @@ def _describe_bounds(option: Option) -> str:
     return " and ".join(f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None)
 
 
+def wrong_type(name: str) -> str:
+    """Return the message about a value of another type than its key takes."""
+    return f"{name} has the wrong type"
+
+
 def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
     """Return the problem of a value, or None."""
     option = option or _NO_LIMITS
@@ -180,7 +185,7 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
     try:
         convert(value, annotation)
     except MismatchError:
-        return Problem(f"{name} has the wrong type", where, got, expected)
+        return Problem(wrong_type(name), where, got, expected)
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
         return Problem(f"{name} is not one of its choices", where, got, expected, nearest)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems
+from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems, wrong_type
 from runner.config.composed import Composed
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
@@ -19,6 +20,7 @@ from runner.config.rules import RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"
+_ENV_VARIABLE = re.compile(r"\$\{oc\.env:[^{}]+\}")
 
 
 def build_experiment_config(composed: Composed, rules: Sequence[ConfigRule] = RULES) -> ExperimentConfig:
@@ -117,10 +119,17 @@ class _Reader:
             return self._read_block(annotation, value, name)
         problems = find_value_problems(name, value, annotation, option_of(field), self.composed.where)
         if problems:
-            self.problems += problems
+            self.problems += [self._with_decoding(problem, name) for problem in problems]
             default = default_of(field)
             return None if default is dataclasses.MISSING else default
         return convert(value, annotation)
+
+    def _with_decoding(self, problem: Problem, name: str) -> Problem:
+        """Suggest how to read an environment variable, which is text, as a value of another type."""
+        reference = self.composed.references.get(name, "")
+        if not (_ENV_VARIABLE.fullmatch(reference) and problem.what == wrong_type(name)):
+            return problem
+        return dataclasses.replace(problem, fix=f"'${{oc.decode:{reference}}}', which reads the text as a value")
 
     def all_problems(self) -> list[Problem]:
         """Return the problems of composing and reading, without consequences of an unknown dataclass."""

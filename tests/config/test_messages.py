@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.config.algorithms import A2CConfig, PPOConfig
+from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from tests.config.conftest import ProblemsOf, WriteConfig
@@ -1157,6 +1160,16 @@ def test_message_of_an_experiment_file(
 ) -> None:
     config_dir = write_config("experiment/mine", text)
     assert problems_of(["+experiment=mine", "algorithm.lr=-1"], config_dir) == expected
+
+
+def test_a_variable_of_the_environment_is_text(problems_of: ProblemsOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNING_RATE", "1e-3")
+    reference = "${oc.env:LEARNING_RATE}"
+    fix = f"'${{oc.decode:{reference}}}', which reads the text as a value"
+    problem = wrong_type("algorithm.lr", reference, SCHEDULE)
+    assert problems_of([CARTPOLE, f"algorithm.lr={reference}"]) == [replace(problem, got=f'"{reference}"', fix=fix)]
+    decoded = compose_experiment([CARTPOLE, f"algorithm.lr='${{oc.decode:{reference}}}'"])
+    assert decoded.values["algorithm"]["lr"] == 1e-3
 
 
 def test_a_file_in_another_encoding(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
