@@ -99,13 +99,13 @@ def _named_runs_in(outputs: Path) -> list[Path]:
 
 
 def _begun(folders: Iterable[Path]) -> list[Path]:
-    return [folder for folder in folders if any((folder / file).exists() for file in _FILES_OF_RUN)]
+    return [folder for folder in folders if any(os.path.exists(folder / file) for file in _FILES_OF_RUN)]
 
 
 def _start_of(run_dir: Path) -> tuple[str, str, int]:
     """Return date, time and number of a folder such as `2026-11-27/08-36-18_2`; of others, the time of its files."""
     if not fnmatch(run_dir.parent.name, _DATE):
-        begun = max((run_dir / file).stat().st_mtime for file in _FILES_OF_RUN if (run_dir / file).exists())
+        begun = max((run_dir / file).stat().st_mtime for file in _FILES_OF_RUN if os.path.exists(run_dir / file))
         date, time_text = datetime.fromtimestamp(begun).strftime("%Y-%m-%d %H-%M-%S").split()
         return date, time_text, 1
     time_text, _, number = run_dir.name.partition("_")

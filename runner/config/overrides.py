@@ -133,7 +133,8 @@ def _use_dots_in_metric(text: str) -> str:
 
 def _is_group(parsed: Override, dirs: Sequence[Path]) -> bool:
     key = str(parsed.key_or_group)
-    return not isinstance(parsed.value(), dict) and "." not in key and any((folder / key).is_dir() for folder in dirs)
+    is_name = not isinstance(parsed.value(), dict) and "." not in key
+    return is_name and any(os.path.isdir(folder / key) for folder in dirs)
 
 
 def _describe_syntax_error(text: str, error: Exception) -> Problem:

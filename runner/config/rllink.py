@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
 from runner.config.errors import Problem, Where
@@ -138,7 +138,7 @@ def _check_limits(rllink: RLlinkConfig, where: Where) -> Iterator[Problem]:
         yield Problem(f"{key} is set without rllink.tls_certificate", where(key), rllink.tls_key, "both or neither")
     for name in ("tls_certificate", "tls_key"):
         path, key = getattr(rllink, name), f"rllink.{name}"
-        if path is not None and not Path(path).expanduser().is_file():
+        if path is not None and not os.path.isfile(os.path.expanduser(path)):
             yield Problem(f"{key}: the file does not exist", where(key), path, "a PEM file")
     key = "rllink.max_receiving_bytes"
     if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,19 @@ def test_the_newest_run_may_be_in_a_named_folder(outputs: Path) -> None:
     (run_dir / ".hydra").mkdir(parents=True)
     assert located("latest") == "outputs/mine_2"  # made now, after January
     os.utime(run_dir / ".hydra", (0, 0))
+    assert located("latest") == "outputs/mine/maze/2026-01-11/08-00-00"
+
+
+def test_a_run_dir_that_cannot_be_read_is_left_out(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outputs / "theirs" / ".hydra").mkdir(parents=True)
+    stat = os.stat
+
+    def permitted(path: Any, **options: Any) -> os.stat_result:
+        if "theirs/" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", permitted)
     assert located("latest") == "outputs/mine/maze/2026-01-11/08-00-00"
 
 
