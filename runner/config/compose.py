@@ -196,6 +196,18 @@ class _Composition:
             if problem is not None:
                 self.problems.append(problem)
                 self.leave_out(line)
+        self._leave_out_doubles()
+
+    def _leave_out_doubles(self) -> None:
+        """Report further options of groups to which Hydra would add each of them, such as `experiment`."""
+        known: set[str] = set()
+        for line in [line for line in self.lines if line.is_group and line.hydra_text.startswith("+")]:
+            key = line.parsed.get_key_element().lstrip("+")
+            if key in known:
+                what, fix = f"{key} is given twice", "use one override per group"
+                self.problems.append(Problem(what, line.where, ", ".join(line.options), fix=fix))
+                self.leave_out(line)
+            known.add(key)
 
     @property
     def _is_for_other_sweeper(self) -> bool:

@@ -350,6 +350,18 @@ MISTAKES = [
         id="infinite_time",
     ),
     pytest.param(
+        [CARTPOLE, "experiment=dqn_cartpole"],
+        [
+            Problem(
+                "experiment is given twice",
+                where="override experiment=dqn_cartpole",
+                got="dqn_cartpole",
+                fix="use one override per group",
+            )
+        ],
+        id="two_experiments",
+    ),
+    pytest.param(
         [f"{'x' * 300}=1"],
         [unknown_key("x" * 300, "1", ExperimentConfig)],
         id="long_key",
