@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems, wrong_type
+from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems, typed_fields, wrong_type
 from runner.config.composed import Composed
-from runner.config.defaults import SchemaError, default_of, load_schema
+from runner.config.defaults import SchemaError, default_of, known_keys, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
 from runner.config.list_patches import module_algorithm_key
@@ -20,6 +20,7 @@ from runner.config.rules import RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"
+_MOST_OTHERS = 3  # keys of other blocks with the name of an unknown key
 _ENV_VARIABLE = re.compile(r"\$\{oc\.env:[^{}]+\}")
 
 
@@ -51,6 +52,7 @@ class _Reader:
         self.composed = composed
         self.problems: list[Problem] = []
         self.unknown_block: str | None = None  # key of an algorithm whose dataclass does not exist
+        self._keys_of_algorithm: frozenset[str] = frozenset()
 
     def read_experiment(self) -> ExperimentConfig:
         values = self.composed.values
@@ -141,10 +143,18 @@ class _Reader:
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
         for problem in find_unknown_keys(schema, values, prefix.rstrip("."), self.composed.where):
+            others = self._keys_named(problem.what.removeprefix(f"unknown key {prefix}"), prefix)
+            if 0 < len(others) <= _MOST_OTHERS:
+                problem = dataclasses.replace(problem, nearest=", ".join(others))
             if prefix == "module." and problem.nearest is None:
                 expected = f"module.model_config for options of a custom class; {problem.expected}"
                 problem = dataclasses.replace(problem, expected=expected)
             yield problem
+
+    def _keys_named(self, name: str, prefix: str) -> list[str]:
+        """Return the keys of other blocks with the name of an unknown key at `prefix`."""
+        keys = known_keys() if "algorithm." in prefix else known_keys() | self._keys_of_algorithm
+        return sorted(key for key in keys if key.rpartition(".")[2] == name)
 
     def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
         if not isinstance(values, dict) or key in self.composed.unread:
@@ -159,6 +169,8 @@ class _Reader:
             self.unknown_block = key
             self.problems.append(Problem(f"{key}.schema is not a valid dataclass: {error}", where, show_value(path)))
             return ExperimentConfig().algorithm
+        if key == "algorithm":
+            self._keys_of_algorithm = frozenset(f"{key}.{name}" for name in typed_fields(schema))
         algorithm = self._read_block(schema, values, key)
         assert isinstance(algorithm, AlgorithmConfig)
         return algorithm

@@ -350,6 +350,16 @@ MISTAKES = [
         id="infinite_time",
     ),
     pytest.param(
+        ["algorithm.num_env_runners=4", "num_env_runners=4", "module.lr=0.1", "algorithm.explore=false"],
+        [
+            unknown_key("algorithm.num_env_runners", "4", PPOConfig, nearest="env_runners.num_env_runners"),
+            unknown_key("algorithm.explore", "false", PPOConfig, nearest="env_runners.explore, evaluation.explore"),
+            unknown_key("num_env_runners", "4", ExperimentConfig, nearest="env_runners.num_env_runners"),
+            unknown_key("module.lr", "0.1", ModuleConfig, nearest="algorithm.lr"),
+        ],
+        id="keys_of_other_blocks",
+    ),
+    pytest.param(
         [CARTPOLE, "experiment=dqn_cartpole"],
         [
             Problem(
