@@ -11,7 +11,7 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems, typed_fields, wrong_type
 from runner.config.composed import Composed
-from runner.config.defaults import SchemaError, default_of, known_keys, load_schema
+from runner.config.defaults import SchemaError, core_groups, default_of, known_keys, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
 from runner.config.list_patches import module_algorithm_key
@@ -91,8 +91,10 @@ class _Reader:
     def _read_block(self, schema: type, values: Any, name: str) -> Any:
         if not isinstance(values, dict):
             expected = "keys: " + list_names(field.name for field in dataclasses.fields(schema))
+            is_option = isinstance(values, str) and name in core_groups()
+            fix = f"`- override /{name}: {values}` in the list `defaults` of the file" if is_option else None
             where = self.composed.where(name)
-            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), expected))
+            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), expected, fix=fix))
             values = {}
         return schema(**self._read_fields(schema, values, f"{name}."))
 

@@ -10,7 +10,7 @@ from runner.config.algorithms import A2CConfig, PPOConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig, ModuleConfig
-from tests.config.conftest import ProblemsOf, WriteConfig
+from tests.config.conftest import ProblemsOf, ReportOf, WriteConfig
 from tests.support.problems import Including, not_a_choice, out_of_range, unknown_key, wrong_type
 
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -1187,6 +1187,16 @@ def test_message_of_an_experiment_file(
 ) -> None:
     config_dir = write_config("experiment/mine", text)
     assert problems_of(["+experiment=mine", "algorithm.lr=-1"], config_dir) == expected
+
+
+@pytest.mark.parametrize(("block", "option"), [("env", "cartpole"), ("algorithm", "dqn")])
+def test_an_option_in_place_of_a_block(
+    block: str, option: str, report_of: ReportOf, write_config: WriteConfig
+) -> None:
+    config_dir = write_config("experiment/mine", f"# @package _global_\n{block}: {option}\n")
+    report = report_of(["+experiment=mine"], config_dir)
+    assert f"{block} must be a block\n   where         my_conf/experiment/mine.yaml:2\n" in report
+    assert f"fix           `- override /{block}: {option}` in the list `defaults` of the file" in report
 
 
 def test_a_variable_of_the_environment_is_text(problems_of: ProblemsOf, monkeypatch: pytest.MonkeyPatch) -> None:
