@@ -56,7 +56,7 @@ def import_target(
 
 
 def describe_exit(error: SystemExit) -> str:
-    """Describe what a script does that reads arguments or exits although it is only imported."""
+    """Describe the exit of a script that reads its arguments although it is only imported."""
     return f"it ends the process (exit code {error.code}), which only a script may do: if __name__ == '__main__'"
 
 

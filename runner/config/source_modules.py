@@ -118,7 +118,7 @@ class SourceModule:
                 self._add(inner, is_conditional=True)
 
     def _bind(self, name: str, is_definition: bool, is_conditional: bool) -> None:
-        """Note an import or a definition; of several in branches, the one that counts is unknown."""
+        """Note an import or a definition; among several in branches, the effective one is unknown."""
         is_earlier_definition = self._bound.get(name)
         if is_conditional and is_earlier_definition is not None and (is_definition or is_earlier_definition):
             self.ambiguous.add(name)
