@@ -146,7 +146,7 @@ def test_a_short_run_only_trains() -> None:
 
 
 def test_the_command_of_the_faster_settings_has_the_folder(
-    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(_: ShortRuns, overrides: Sequence[str], limit_s: float) -> float:
         return 2000.0 if f"{THREADS}=2" in overrides else 1000.0

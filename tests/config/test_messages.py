@@ -1190,9 +1190,7 @@ def test_message_of_an_experiment_file(
 
 
 @pytest.mark.parametrize(("block", "option"), [("env", "cartpole"), ("algorithm", "dqn")])
-def test_an_option_in_place_of_a_block(
-    block: str, option: str, report_of: ReportOf, write_config: WriteConfig
-) -> None:
+def test_an_option_in_place_of_a_block(block: str, option: str, report_of: ReportOf, write_config: WriteConfig) -> None:
     config_dir = write_config("experiment/mine", f"# @package _global_\n{block}: {option}\n")
     report = report_of(["+experiment=mine"], config_dir)
     assert f"{block} must be a block\n   where         my_conf/experiment/mine.yaml:2\n" in report

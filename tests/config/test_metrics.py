@@ -45,8 +45,8 @@ def test_simulators_report_the_returns_of_their_agents() -> None:
     box = "{space: box, low: -1, high: 1, shape: [2], dtype: float32}"
     spaces = f"{{observation_space: {box}, action_space: {{space: discrete, n: 2}}}}"
     stop = "stop.env_runners={agent_episode_return_mean: {left: 5}, module_episode_return_mean: {default_policy: 5}}"
-    composed = compose_experiment(["env=external", f"env.agents={{left: {spaces}, right: {spaces}}}", stop])
-    assert list(build_experiment_config(composed).stop) == [
+    config = config_from("env=external", f"env.agents={{left: {spaces}, right: {spaces}}}", stop)
+    assert list(config.stop) == [
         "env_runners/agent_episode_return_mean/left",
         "env_runners/module_episode_return_mean/default_policy",
     ]

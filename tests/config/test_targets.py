@@ -127,9 +127,7 @@ def test_what_the_source_cannot_tell(name: str, make_package: Package) -> None:
 
 
 def test_a_property_hides_the_attribute_of_a_base(make_package: Package) -> None:
-    package = make_package(
-        {"m": "class B:\n    reports = {}\nclass A(B):\n    @property\n    def reports(self): ..."}
-    )
+    package = make_package({"m": "class B:\n    reports = {}\nclass A(B):\n    @property\n    def reports(self): ..."})
     assert declared_attribute(f"{package}.m.B", "reports", f"{package}.m.B") == {}
     assert declared_attribute(f"{package}.m.A", "reports", f"{package}.m.B") is None
 

@@ -113,9 +113,7 @@ def test_on_a_terminal(folder: Path) -> None:
     assert "action_logp" in file.getvalue()
 
 
-def test_on_a_terminal_without_a_size(
-    run_main: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_without_a_size(run_main: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((0, 0)))
     monkeypatch.delenv("COLUMNS", raising=False)
