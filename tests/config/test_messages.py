@@ -372,11 +372,6 @@ MISTAKES = [
         id="two_experiments",
     ),
     pytest.param(
-        [f"{'x' * 300}=1"],
-        [unknown_key("x" * 300, "1", ExperimentConfig)],
-        id="long_key",
-    ),
-    pytest.param(
         ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut", "learners.compile=yes"],
         [
             not_a_choice("module.fcnet_activation", '"tan"', "tanh, relu, silu, elu, gelu, linear", nearest="tanh"),
