@@ -76,7 +76,7 @@ class Fragment:
 def sampled(
     kind: str, lengths: Sequence[int], fragments: Sequence[int], num_envs: int = 3, num_lookback: int = 1
 ) -> list[Fragment]:
-    """Fragments of at least so many steps, each with other weights."""
+    """Sample one fragment with at least each of these numbers of steps; the weights change before each."""
     env, _ = coded_envs("batched", num_envs, lengths)
     runner, states = remembering_runner(env, make_module(kind), num_lookback)
     found = []

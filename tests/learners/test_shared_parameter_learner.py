@@ -164,7 +164,7 @@ def test_a_pass_without_gradients_is_not_the_joint_pass() -> None:
 
 
 class NotesPasses(SharedCritic):
-    """Notes how many modules each training pass is of."""
+    """Records the number of modules in each training pass."""
 
     def __init__(self, modules: Mapping[str, RLModule]) -> None:
         super().__init__(modules)
