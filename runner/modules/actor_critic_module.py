@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.modules.distributions import distribution_for
 from runner.modules.gaussian import DiagGaussian
-from runner.modules.layers import MLP, LayerOptions, initializer, memory_for, through_memory
+from runner.modules.layers import make_head, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.state_dependent_noise import StateDependentNoise
@@ -136,8 +136,8 @@ class ActorCriticModule(RLModule):
         if config.use_sde:
             self.exploration = StateDependentNoise(num_features, self.action_dist.num_noise, config.initial_log_std)
             self.num_noise, self.noise_steps = self.exploration.num_noise, config.sde_sample_freq
-        self.pi = MLP(num_features, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
-        self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
+        self.pi = make_head(num_features, config, num_dist_inputs)
+        self.vf = make_head(num_features, config, 1)
         self.vf_scale = make_value_scale(config.vf_normalization, self.vf.layers)
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -274,16 +274,6 @@ def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any]
         )
     check_mask_space(action_space, observation_space[key])
     return gym.spaces.Dict([(name, part) for name, part in observation_space.items() if name != key])
-
-
-def head_options(config: ModuleConfig) -> LayerOptions:
-    """Return options of the hidden layers between encoder and outputs."""
-    return LayerOptions(
-        config.head_fcnet_activation,
-        config.head_fcnet_use_layernorm,
-        initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs),
-        initializer(config.head_fcnet_bias_initializer, config.head_fcnet_bias_initializer_kwargs),
-    )
 
 
 class APPOModule(ActorCriticModule):

@@ -13,9 +13,18 @@ from torch import Tensor, nn
 
 from runner.compat.torch_functions import submodules
 from runner.config.schemas import ModuleConfig
-from runner.modules.actor_critic_module import head_options, without_mask
+from runner.modules.actor_critic_module import without_mask
 from runner.modules.implicit_quantiles import ImplicitQuantileHead
-from runner.modules.layers import MLP, LayerOptions, Memory, State, factorised_noise, memory_for, through_memory
+from runner.modules.layers import (
+    MLP,
+    LayerOptions,
+    Memory,
+    State,
+    factorised_noise,
+    layer_options,
+    memory_for,
+    through_memory,
+)
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
@@ -198,7 +207,7 @@ def q_head(
     if config.q_distribution == "implicit_quantile":
         head_config = replace(config, q_distribution="none")
         return ImplicitQuantileHead(num_features, lambda: q_head(num_features, num_actions, 1, head_config), num_atoms)
-    options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
+    options = replace(layer_options(config, "head_fcnet"), sigma0=config.sigma0 if config.noisy else None)
     if config.dueling:
         return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)
     return MLP(num_features, config.head_fcnet_hiddens, options, num_actions * num_atoms)

@@ -60,6 +60,20 @@ class LayerOptions:
             self.init_bias(bias)
 
 
+def layer_options(config: ModuleConfig, prefix: str) -> LayerOptions:
+    """Return the options of the layers whose settings begin with `prefix`: "conv", "fcnet" or "head_fcnet"."""
+
+    def setting(name: str) -> Any:
+        return getattr(config, f"{prefix}_{name}")
+
+    return LayerOptions(
+        setting("activation"),
+        setting("use_layernorm"),
+        initializer(setting("kernel_initializer"), setting("kernel_initializer_kwargs")),
+        initializer(setting("bias_initializer"), setting("bias_initializer_kwargs")),
+    )
+
+
 class DirectLayers(nn.Module):
     """Base class of networks that call torch's functions on their parameters, which they keep in tuples.
 
@@ -147,6 +161,11 @@ class MLP(DirectLayers):
             if activate is not None:
                 inputs = activate(inputs)
         return inputs
+
+
+def make_head(num_inputs: int, config: ModuleConfig, num_outputs: int) -> MLP:
+    """Make the perceptron between an encoder and outputs of the module."""
+    return MLP(num_inputs, config.head_fcnet_hiddens, layer_options(config, "head_fcnet"), num_outputs)
 
 
 class EnsembleNorms(nn.ParameterList):

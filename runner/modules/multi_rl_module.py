@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from runner.compat.torch_functions import submodules
 from runner.config.errors import ChoiceError
-from runner.modules.actor_critic_module import head_options
-from runner.modules.layers import MLP
+from runner.modules.layers import make_head
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 
@@ -332,7 +331,7 @@ class _Critic(nn.Sequential):
 
     def __init__(self, space: gym.spaces.Dict, config: Any) -> None:
         encoder = ObservationEncoder(space, config)
-        super().__init__(encoder, MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), 1))
+        super().__init__(encoder, make_head(encoder.num_outputs, config, 1))
 
     def forward(self, seen: Any) -> Tensor:
         """Return values (B,), where B is the product of all leading dimensions."""

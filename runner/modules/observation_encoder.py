@@ -17,7 +17,7 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes.spaces import Path, leaf_at, leaf_spaces
 from runner.modules.hyperspherical import HypersphericalEnsemble
 from runner.modules.images import ImageFormat, image_doubts, image_format
-from runner.modules.layers import ACTIVATIONS, MLP, DirectLayers, LayerOptions, initializer
+from runner.modules.layers import ACTIVATIONS, MLP, DirectLayers, LayerOptions, layer_options
 from runner.modules.residual import ResidualEnsemble
 
 # Maximum smaller side -> [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
@@ -139,7 +139,7 @@ class ObservationEncoder(MLP):
             raise TypeError(f"there are no values to encode in observations of {space}; expected: {_SUPPORTED}")
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
-        num_features, options = sum(encoder.num_outputs for encoder in encoders), encoder_options(config)
+        num_features, options = sum(encoder.num_outputs for encoder in encoders), layer_options(config, "fcnet")
         blocks = block_ensemble(config)
         super().__init__(num_features, config.fcnet_hiddens if blocks is None else [], options)
         self.blocks = None if blocks is None else blocks(1, num_features, config.fcnet_hiddens, options)
@@ -217,7 +217,7 @@ def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
         return _OneHot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
     image = image_format(space, config)
     if image is not None:
-        return CNN(image, config.conv_filters, _conv_options(config))
+        return CNN(image, config.conv_filters, layer_options(config, "conv"))
     assert space.shape is not None  # guaranteed by `_encodable_leaves`
     return _Flatten(tuple(space.shape))
 
@@ -249,22 +249,3 @@ _BLOCKS: Mapping[str, BlockEnsemble] = {"simba": ResidualEnsemble, "simba_v2": H
 def block_ensemble(config: ModuleConfig) -> BlockEnsemble | None:
     """Return the class of the encoder's residual blocks, or None if it is a perceptron."""
     return _BLOCKS.get(config.architecture) if config.fcnet_hiddens else None
-
-
-def encoder_options(config: ModuleConfig) -> LayerOptions:
-    """Return options of the encoder's hidden layers."""
-    return LayerOptions(
-        config.fcnet_activation,
-        config.fcnet_use_layernorm,
-        initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs),
-        initializer(config.fcnet_bias_initializer, config.fcnet_bias_initializer_kwargs),
-    )
-
-
-def _conv_options(config: ModuleConfig) -> LayerOptions:
-    return LayerOptions(
-        config.conv_activation,
-        config.conv_use_layernorm,
-        init_weight=initializer(config.conv_kernel_initializer, config.conv_kernel_initializer_kwargs),
-        init_bias=initializer(config.conv_bias_initializer, config.conv_bias_initializer_kwargs),
-    )

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from runner.config.errors import show_value
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
-from runner.modules.actor_critic_module import ActorCriticModule, head_options, without_mask
+from runner.modules.actor_critic_module import ActorCriticModule, without_mask
 from runner.modules.distributions import squashed_distribution
-from runner.modules.layers import ALL, MLP, Members, State, memory_for, through_memory
+from runner.modules.layers import ALL, Members, State, make_head, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.q_functions import QEnsemble, WithQFunctions, check_not_recurrent, draw_dropout
 from runner.modules.rl_module import RLModule
@@ -203,8 +203,7 @@ class SACModule(_SquashedPolicyModule):
             what = f"{type(self).__name__} learns densities of actions, but bounds of {action_space} are equal"
             raise TypeError(f"{what}; expected: other bounds, or env.normalize_actions=true")
         self.encoder = ObservationEncoder(self.seen_space, self.head_config)
-        hiddens, num_dist_inputs = config.head_fcnet_hiddens, self.squashed.num_inputs
-        self.pi = MLP(self.encoder.num_outputs, hiddens, head_options(config), num_dist_inputs)
+        self.pi = make_head(self.encoder.num_outputs, config, self.squashed.num_inputs)
         self.add_q_functions(self.seen_space, action_space, self.head_config)
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.log_alpha_prime = nn.Parameter(torch.zeros(()))
@@ -254,7 +253,7 @@ class DiscreteSACModule(RecallingModule):
         self._dropout = config.critic_dropout
         seen, config = without_mask(self.seen_space, action_space, self._mask_key), self.head_config
         encoder = ObservationEncoder(seen, config)
-        head = MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), self.num_actions)
+        head = make_head(encoder.num_outputs, config, self.num_actions)
         self.actor = nn.Sequential(encoder, head)
         self.critic = QEnsemble(seen, None, config, self.num_actions)
         self.target_critic = target_of(self.critic)
@@ -320,7 +319,7 @@ class TD3Module(_SquashedPolicyModule):
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
         encoder = ObservationEncoder(self.seen_space, self.head_config)
-        head = MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), self.squashed.num_inputs)
+        head = make_head(encoder.num_outputs, config, self.squashed.num_inputs)
         self.actor = nn.Sequential(encoder, head)
         self.target_actor = target_of(self.actor)
         self.add_q_functions(self.seen_space, action_space, self.head_config)

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.episodes.spaces import map_leaf_spaces
-from runner.modules.actor_critic_module import head_options
 from runner.modules.batch_renorm import BatchNormEnsemble
-from runner.modules.layers import ALL, EnsembleMLP, Members
-from runner.modules.observation_encoder import BlockEnsemble, ObservationEncoder, block_ensemble, encoder_options
+from runner.modules.layers import ALL, EnsembleMLP, Members, layer_options
+from runner.modules.observation_encoder import BlockEnsemble, ObservationEncoder, block_ensemble
 from runner.modules.target_networks import target_of
 
 
@@ -47,7 +46,7 @@ class QEnsemble(nn.Module):
     ) -> None:
         super().__init__()
         self.num_members = config.num_critics
-        encoder_layers, head_layers = encoder_options(config), head_options(config)
+        encoder_layers, head_layers = layer_options(config, "fcnet"), layer_options(config, "head_fcnet")
         if config.critic_use_layernorm:
             encoder_layers, head_layers = (replace(one, use_layernorm=True) for one in (encoder_layers, head_layers))
         self.obs_features = _Features(observation_space, replace(config, fcnet_hiddens=[]))
