@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from runner.episodes.columns import OBS, ColumnBlock, Lookback, LookbackRows, Rollout
-from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.pipelines.pipeline_checks import changes_observations
 from runner.pipelines.requirements import Requirements
-
-_TAKES_HELD = AddObservationsFromEpisodesToBatch
 
 
 def leave_raw(pipeline: EnvToModulePipeline) -> None:
@@ -30,8 +28,7 @@ def leave_raw(pipeline: EnvToModulePipeline) -> None:
     if not writers or not isinstance(last, MeanStdFilter):
         return
     since_written = connectors[writers[-2] + 1 if len(writers) > 1 else 0 : place]
-    is_changed = any(OBS in Requirements.of(one).writes and not isinstance(one, _TAKES_HELD) for one in since_written)
-    if not is_changed and not any(one.num_lookback for one in requires[place:]):
+    if not any(map(changes_observations, since_written)) and not any(one.num_lookback for one in requires[place:]):
         pipeline.substitute_connectors([*connectors[:place], last.for_raw_episodes(), *connectors[place + 1 :]])
 
 
