@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runner.episodes import nested
 from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, OBS, STATE_IN, STATE_OUT
@@ -178,7 +178,7 @@ class PastGraph(ConnectorGraph):
     def __init__(
         self,
         names: tuple[str, str, str],
-        encode: nn.Module | None,
+        encode: Callable[[Any], Tensor] | None,
         blank_action: Any,
         num_numbers: int,
         num_actions: int,

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runner.episodes.spaces import Path, leaf_at
 
@@ -71,7 +71,7 @@ class FlatEncoding:
         """
         vectors = np.empty((num_rows, self.size), np.float32)
         for leaf in self._leaves:
-            rows = (leaf_at(items, leaf.path) if leaf.path else items).reshape(num_rows, leaf.num_numbers)
+            rows = leaf_at(items, leaf.path).reshape(num_rows, leaf.num_numbers)
             if leaf.classes is None:
                 vectors[:, leaf.columns] = rows
             else:
@@ -79,28 +79,12 @@ class FlatEncoding:
                 np.equal(values, leaf.classes, out=vectors[:, leaf.columns])
         return vectors
 
-    def in_graph(self) -> nn.Module:
-        """Return `encode` for tensors: (B, ...) nested items -> (B, D)."""
-        return _FlatEncodingGraph(self._leaves)
+    def encode_tensors(self, items: Any) -> Tensor:
+        """Return `encode` of nested tensors (B, ...): (B, D)."""
+        return torch.cat([_encoded(leaf, leaf_at(items, leaf.path)) for leaf in self._leaves], -1)
 
 
-class _FlatEncodingGraph(nn.Module):
-    def __init__(self, leaves: list[_Leaf]) -> None:
-        super().__init__()
-        self._leaves = leaves
-
-    def forward(self, items: Any) -> Tensor:
-        return torch.cat([_leaf_in_graph(leaf, _tensor_at(items, leaf.path)) for leaf in self._leaves], -1)
-
-
-def _tensor_at(items: Any, path: Path) -> Tensor:
-    for key in path:
-        items = items[key]
-    tensor: Tensor = items
-    return tensor
-
-
-def _leaf_in_graph(leaf: _Leaf, items: Tensor) -> Tensor:
+def _encoded(leaf: _Leaf, items: Tensor) -> Tensor:
     rows = items.reshape(-1, leaf.num_numbers)
     if leaf.classes is None:
         return rows.float()

@@ -178,7 +178,7 @@ class PrevActionsPrevRewards(ObservationConnector):
         """Return the equivalent torch graph; the caller passes the last action and reward."""
         encoding, blank_action, size = None, None, 0
         if self._encoding is not None:
-            encoding, size = self._encoding.in_graph(), self._encoding.size
+            encoding, size = self._encoding.encode_tensors, self._encoding.size
             blank_action = _blank_arrays(self._action_space)
         names = (ORIG_OBS, PREV_ACTIONS, PREV_REWARDS)
         return PastGraph(names, encoding, blank_action, size, self._num_actions, self._num_rewards)

@@ -61,7 +61,7 @@ class FlattenObservations(ObservationConnector):
     def to_graph(self) -> ConnectorGraph | None:
         """Return the equivalent torch graph."""
         assert self._encoding is not None  # set when the pipeline passed the spaces
-        return ObservationGraph(self._encoding.in_graph())
+        return ObservationGraph(self._encoding.encode_tensors)
 
 
 class WriteObservationsToEpisodes(EnvToModuleConnector):
