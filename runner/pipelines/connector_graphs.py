@@ -110,15 +110,14 @@ class FrameStackGraph(ConnectorGraph):
     """Stacks the newest observation on remembered ones.
 
     Args:
-        is_stacked: structure of the observations, with a flag per leaf: whether it is stacked.
-        is_first: structure of the observations, with a flag per leaf: whether its first axis holds channels or frames.
+        is_first: structure of the observations, with a flag per leaf: whether its first axis holds channels or frames;
+            None if it is not stacked.
         blanks: for each leaf, an item of zeros.
         num_frames: number of frames including the newest.
     """
 
-    def __init__(self, is_stacked: Any, is_first: Any, blanks: Any, num_frames: int) -> None:
+    def __init__(self, is_first: Any, blanks: Any, num_frames: int) -> None:
         super().__init__()
-        self._is_stacked = is_stacked
         self._is_first = is_first
         self._blanks = blanks
         self._num_past = num_frames - 1
@@ -129,22 +128,22 @@ class FrameStackGraph(ConnectorGraph):
             return {}
         return {
             name: Remembered(np.zeros((self._num_past, *blank.shape), blank.dtype))
-            for name, is_stacked, blank in zip(
-                self._names(), nested.leaves(self._is_stacked), nested.leaves(self._blanks), strict=True
+            for name, is_first, blank in zip(
+                self._names(), nested.leaves(self._is_first), nested.leaves(self._blanks), strict=True
             )
-            if is_stacked
+            if is_first is not None
         }
 
     def _names(self) -> list[str]:
-        return ["/".join(["frames", *map(str, path)]) for path in paths(self._is_stacked)]
+        return ["/".join(["frames", *map(str, path)]) for path in paths(self._is_first)]
 
     def forward(self, columns: Columns, step: Step) -> Columns:
         """Replace column `obs`."""
         names = iter(self._names())
 
-        def stack(is_stacked: bool, is_first: bool, leaf: Tensor) -> Tensor:
+        def stack(is_first: bool | None, leaf: Tensor) -> Tensor:
             name = next(names)
-            if not is_stacked:
+            if is_first is None:
                 return leaf
             frames = leaf.unsqueeze(1)
             if self._num_past:
@@ -152,7 +151,7 @@ class FrameStackGraph(ConnectorGraph):
                 step.remember(name, frames[:, 1:])
             return frames.flatten(1, 2) if is_first else _stacked_frames(frames)
 
-        return {**columns, OBS: nested.map_leaves(stack, self._is_stacked, self._is_first, columns.get(OBS, step.obs))}
+        return {**columns, OBS: nested.map_leaves(stack, self._is_first, columns.get(OBS, step.obs))}
 
 
 def _stacked_frames(frames: Tensor) -> Tensor:

@@ -12,13 +12,19 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.episodes.spaces import blank_item, leaf_spaces, map_leaf_spaces, replace_leaf_spaces
+from runner.episodes.spaces import blank_item, leaf_spaces, replace_leaf_spaces
 from runner.modules.images import CHW, TCHW, THWC, clear_axes
 from runner.pipelines.connector import ACTIONS, OBS, REWARDS, Batch, Connector
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import FrameStackGraph, PastGraph
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space
-from runner.pipelines.observation_connector import ObservationConnector, check_keys, observation_rows, step_rows
+from runner.pipelines.observation_connector import (
+    ObservationConnector,
+    check_keys,
+    map_changed_leaves,
+    observation_rows,
+    step_rows,
+)
 from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
@@ -65,7 +71,7 @@ class FrameStacking(Connector):
         """
         check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
         self._space = input_observation_space
-        self._is_first = map_leaf_spaces(_stacks_first, input_observation_space)
+        self._is_first = map_changed_leaves(_stacks_first, input_observation_space, self._left)
         return replace_leaf_spaces(self._stacked_space, input_observation_space, self._left)
 
     def _stacked_space(self, space: Space) -> Space:
@@ -89,31 +95,12 @@ class FrameStacking(Connector):
         values, _ = _history(batch, episodes, OBS, self._num_frames)
         if not self._is_order_checked:
             self._check_order(batch, episodes, values)
-        batch[OBS] = self._stacked_column(values)
+        batch[OBS] = nested.map_leaves(_stacked, self._is_first, values)
         return batch
-
-    def _stacked_column(self, values: Any) -> Any:
-        if type(values) is np.ndarray:
-            return _stacked(self._is_first, values)
-        if not self._left:
-            return nested.map_leaves(_stacked, self._is_first, values)
-        return {
-            key: nested.take(part, (slice(None), -1))
-            if key in self._left
-            else nested.map_leaves(_stacked, self._is_first[key], part)
-            for key, part in values.items()
-        }
 
     def to_graph(self) -> ConnectorGraph | None:
         """Return the equivalent torch graph, which remembers the earlier frames."""
-        blanks = _blank_arrays(self._space)
-        is_stacked = nested.map_leaves(lambda leaf: True, blanks)
-        if self._left:
-            is_stacked = {
-                key: nested.map_leaves(lambda leaf, key=key: key not in self._left, part)
-                for key, part in blanks.items()
-            }
-        return FrameStackGraph(is_stacked, self._is_first, blanks, self._num_frames)
+        return FrameStackGraph(self._is_first, _blank_arrays(self._space), self._num_frames)
 
     def _check_order(self, batch: Batch, episodes: RunningEpisodes | ColumnBlock, values: Any) -> None:
         newest = nested.take(values, (slice(None), -1))
@@ -213,9 +200,11 @@ def _stacks_first(space: Space) -> bool:
     return clear_axes(space) in (CHW, THWC, TCHW)
 
 
-def _stacked(is_first: bool, frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _stacked(is_first: bool | None, frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return (rows, F, ..., C) -> (rows, ..., F * C), or (rows, F, C, ...) -> (rows, F * C, ...) if channels come
-    first; for data without channels, scalars and (H, W): (rows, ..., F)."""
+    first; for data without channels, scalars and (H, W): (rows, ..., F). If `is_first` is None, return the newest."""
+    if is_first is None:
+        return frames[:, -1]
     if is_first:
         return frames.reshape(len(frames), frames.shape[1] * frames.shape[2], *frames.shape[3:])
     if frames.ndim in (2, 4):

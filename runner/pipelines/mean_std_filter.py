@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.spaces import map_leaf_spaces, replace_leaf_spaces
+from runner.episodes.spaces import replace_leaf_spaces
 from runner.pipelines.connector import LOSS_MASK, Batch
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import StandardisationGraph
-from runner.pipelines.observation_connector import ObservationConnector, check_keys
+from runner.pipelines.observation_connector import ObservationConnector, check_keys, map_changed_leaves
 from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
@@ -134,7 +134,7 @@ class MeanStdFilter(ObservationConnector):
         shape: tuple[int, ...] = space.shape or ()
         self._places = None
         if not isinstance(space, gym.spaces.Box):
-            self._places, num_floats = _places_of(space, 0, self._left)
+            self._places, num_floats = _places_of(space, self._left)
             shape = (num_floats,)
         self._is_idle = not (_is_filtered(space) or (self._places is not None and shape != (0,)))
         if self._is_idle and self._needs_floats:
@@ -245,26 +245,20 @@ def _is_filtered(space: Space) -> bool:
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
 
 
-def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[Any, int]:
-    """Return the structure of a space, and the next free index. Each leaf is a slice of the vector of standardised
-    leaves, or None if it is not standardised.
+def _places_of(space: Space, left: Collection[str]) -> tuple[Any, int]:
+    """Return the structure of a space, and the number of standardised values. Each leaf is a slice of the vector of
+    standardised values, or None if it is not standardised.
     """
-    if isinstance(space, gym.spaces.Dict):
-        parts: dict[Any, Any] = {}
-        for key, part in space.spaces.items():
-            if key in left:
-                parts[key] = map_leaf_spaces(lambda _: None, part)
-            else:
-                parts[key], start = _places_of(part, start)
-        return parts, start
-    if isinstance(space, gym.spaces.Tuple):
-        places = []
-        for part in space.spaces:
-            place, start = _places_of(part, start)
-            places.append(place)
-        return tuple(places), start
-    stop = start + math.prod(space.shape or ()) if _is_filtered(space) else start
-    return (slice(start, stop) if stop > start else None), stop
+    num_values = 0
+
+    def place(leaf: Space) -> slice | None:
+        nonlocal num_values
+        start = num_values
+        num_values += math.prod(leaf.shape or ()) if _is_filtered(leaf) else 0
+        return slice(start, num_values) if num_values > start else None
+
+    places = map_changed_leaves(place, space, left)
+    return places, num_values
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
+from runner.episodes.spaces import map_leaf_spaces
 from runner.pipelines.common_connectors import obs_of_steps, observations_of
 from runner.pipelines.connector import LOSS_MASK, OBS, Batch, Connector, Items
 from runner.pipelines.custom_metrics import CustomMetrics
@@ -83,6 +84,17 @@ def check_keys(connector: str, option: str, keys: Iterable[str], space: gym.Spac
     unknown = [key for key in keys if key not in known]
     if unknown:
         raise TypeError(f"{connector}: {option} contains unknown keys {unknown}; the keys of {space} are {known}")
+
+
+def map_changed_leaves(fn: Callable[[gym.Space[Any]], Any], space: gym.Space[Any], left: Collection[str]) -> Any:
+    """Return `fn(leaf)` for every leaf of a space, in its structure; None for leaves at the keys `left` of a Dict."""
+    if not isinstance(space, gym.spaces.Dict):
+        return map_leaf_spaces(fn, space)
+    return {key: map_leaf_spaces(_none if key in left else fn, part) for key, part in space.spaces.items()}
+
+
+def _none(space: gym.Space[Any]) -> None:
+    """Return None for a leaf that does not change."""
 
 
 def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
