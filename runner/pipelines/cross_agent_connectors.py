@@ -16,8 +16,9 @@ from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.episodes.spaces import blank_item
-from runner.pipelines.connector import AGENT_INDEX, AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, STATE, Batch
+from runner.pipelines.connector import AGENT_INDEX, AGENTS_MASK, OBS_OF_AGENTS, STATE, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.observation_connector import step_rows
 from runner.pipelines.requirements import Requirements
 
 IntArray = npt.NDArray[np.int64]
@@ -54,10 +55,8 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
         blocks = episodes_of_modules or {episodes.module_id: episodes}
         observed, mask = observations_of_agents(episodes, blocks, self._spaces)
         index = agents_of_observations(episodes, list(self._spaces))
-        if LOSS_MASK not in batch:
-            rows = episodes.obs_rows
-            observed, mask, index = nested.take(observed, rows), mask[rows], index[rows]
-        batch[OBS_OF_AGENTS], batch[AGENTS_MASK], batch[AGENT_INDEX] = observed, mask, index
+        columns = {OBS_OF_AGENTS: observed, AGENTS_MASK: mask, AGENT_INDEX: index}
+        batch |= step_rows(columns, batch, episodes)
         return batch
 
 
@@ -83,11 +82,8 @@ class AddStatesFromInfosToTrainBatch(LearnerConnector):
             RunFailure: the first info of a chunk does not contain a state.
         """
         states = [state for chunk in range(len(episodes)) for state in _states_of(episodes, chunk)]
-        column, index = nested.stack(states), agents_of_observations(episodes, self._agents)
-        if LOSS_MASK not in batch:
-            rows = episodes.obs_rows
-            column, index = nested.take(column, rows), index[rows]
-        batch[STATE], batch[AGENT_INDEX] = column, index
+        columns = {STATE: nested.stack(states), AGENT_INDEX: agents_of_observations(episodes, self._agents)}
+        batch |= step_rows(columns, batch, episodes)
         return batch
 
 
