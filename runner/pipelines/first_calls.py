@@ -24,7 +24,7 @@ from runner.pipelines.requirements import Requirements
 
 
 def check_first_calls(
-    calls: list[Call], connectors: list[Connector], spaces: list[gym.Space[Any] | None], pipeline: str
+    calls: list[Call], connectors: list[Connector], spaces: Sequence[gym.Space[Any] | None], pipeline: str
 ) -> None:
     """Replace the calls of user-defined connectors by checked ones; each original call is restored once it passes.
 

@@ -89,7 +89,8 @@ class ConnectorPipeline(ConnectorList, Connector):
         self._calls: list[Call] = list(self._connectors)
         if self.is_training:
             self._calls = [self._metrics.call_of(connector) for connector in self._connectors]
-        check_first_calls(self._calls, self._connectors, self._observation_spaces, self.name)
+        spaces = [space for space, _ in self.spaces_after]
+        check_first_calls(self._calls, self._connectors, spaces or [None] * len(self._connectors), self.name)
 
     def take_metrics(self, module_id: str) -> ReducedMetrics:
         """Return the metrics that the connectors of this module's pipeline have reported since the last call, by their
@@ -107,11 +108,6 @@ class ConnectorPipeline(ConnectorList, Connector):
     def reported_metrics(self, module_id: str) -> dict[str, str]:
         """Return name in the run -> meaning, for the metrics of the connectors in this module's pipeline."""
         return {connector_metric(module_id, self.name, name): meaning_of(self.reports, name) for name in self.reports}
-
-    @property
-    def _observation_spaces(self) -> list[gym.Space[Any] | None]:
-        """The observation space after each connector, or None if the spaces before the first one are unknown."""
-        return [obs_space for obs_space, _ in self.spaces_after] or [None] * len(self._connectors)
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
@@ -195,8 +191,7 @@ class ConnectorPipeline(ConnectorList, Connector):
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
         """Check that every connector is in a valid position and finds the columns that it reads; return the columns
-        after the last
-        one.
+        after the last one.
 
         Args:
             available: columns in the batch before the first connector.
