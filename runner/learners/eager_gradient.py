@@ -12,7 +12,7 @@ from torch import Tensor
 from runner.learners.collective import Collective
 from runner.learners.loss import with_noise
 from runner.learners.minibatches import Minibatch
-from runner.learners.parameter_updater import ParameterUpdater
+from runner.learners.parameter_updater import ParameterUpdater, backward_each
 from runner.learners.trained_module import Record, TrainedModule
 from runner.modules.multi_rl_module import JointPass, MultiRLModule, member_of
 
@@ -76,7 +76,7 @@ class EagerGradient:
         """Add the gradients of losses by optimiser; the loss under the empty name applies to all of them."""
         total = losses.pop("", None)
         if losses:
-            self._updater.backward_each(losses, keeps_graph=total is not None)
+            backward_each(losses, self._updater.members, keeps_graph=total is not None)
         if total is not None:
             self._updater.backward(total)
 

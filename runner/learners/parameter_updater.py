@@ -34,6 +34,7 @@ class ParameterUpdater:
     Attributes:
         network: network whose parameters are updated.
         gradient: (P,) gradient that `backward` adds to.
+        members: optimiser -> its parameters.
     """
 
     def __init__(self, network: RLModule | MultiRLModule, config: AlgorithmConfig) -> None:
@@ -58,15 +59,6 @@ class ParameterUpdater:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         backward(loss, self._one)
-
-    def backward_each(self, losses: Mapping[str, Tensor], keeps_graph: bool = False) -> None:
-        """Add the gradient of each optimiser's 0-d loss with respect to its parameters to `gradient`.
-
-        Args:
-            losses: optimiser -> loss.
-            keeps_graph: whether another loss of the same forward pass follows.
-        """
-        backward_each(losses, self.members, keeps_graph)
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
         """Return the learning rate of each optimiser after a number of env steps, at the start of an update.
@@ -196,7 +188,10 @@ def parameters_by_optimizer(network: nn.Module, optimizers: Sequence[str]) -> di
 def backward_each(
     losses: Mapping[str, Tensor], members: Mapping[str, Sequence[nn.Parameter]], keeps_graph: bool = False
 ) -> None:
-    """Add the gradient of each 0-d loss to the `grad` of the parameters under its name only."""
+    """Add the gradient of each 0-d loss to the `grad` of the parameters under its name only.
+
+    `keeps_graph`: whether another loss of the same forward pass follows.
+    """
     learning = {name: [one for one in members[name] if one.requires_grad] for name in losses}
     having = [name for name, loss in losses.items() if loss.requires_grad and learning[name]]
     for number, name in enumerate(having, start=1):
