@@ -123,7 +123,7 @@ class EnvSteps:
         """Return the keys (R,) of the env steps at which a block's agents acted."""
         agents = _agents_of(block)
         numbers = np.array([self._episodes[id_][0] for id_ in agents.multi_agent_episode_ids], np.int64)
-        keys: Rows = np.repeat(numbers << _TIME_BITS, block.lengths) + agents.env_t[_step_rows(block)]
+        keys: Rows = np.repeat(numbers << _TIME_BITS, block.lengths) + agents.env_t[block.obs_rows]
         return keys
 
     def _steps_of(self, keys: Rows, ids: Iterable[str]) -> Rows:
@@ -159,7 +159,7 @@ class EnvSteps:
 
     @staticmethod
     def _note_times(table: _Table, ring: RowRing, block: ColumnBlock, rows: Rows) -> None:
-        held, step_rows = rows >= ring.oldest, _step_rows(block)
+        held, step_rows = rows >= ring.oldest, block.obs_rows
         env_t, rows = _agents_of(block).env_t, rows[held]
         table.env_t[ring.place(rows)] = env_t[step_rows[held]]
         table.env_t[ring.place(ring.successors(rows))] = env_t[step_rows[held] + 1]
@@ -263,12 +263,6 @@ class EnvSteps:
             table.numbers_of(list(of_module["agents"]))
             table.rows[places], table.env_t[:] = of_module["rows"], of_module["env_t"]
         self._episodes = {id_: (int(one[0]), int(one[1]), int(one[2])) for id_, one in state["episodes"].items()}
-
-
-def _step_rows(block: ColumnBlock) -> Rows:
-    """Return the rows (R,) of the `obs` column on which steps were taken."""
-    rows: Rows = np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)
-    return rows
 
 
 def _agents_of(block: ColumnBlock) -> Agents:

@@ -179,9 +179,8 @@ class RowRing:
         self._write_observations(block.columns[OBS], new, end)
         if self.num_lookback:
             self._link_back(block, rows, new)
-        is_step = np.ones(len(rows), np.bool_)
-        is_step[block.first_obs_rows + block.lengths] = False
-        rows_of_steps, successors = rows[is_step], rows[1:][is_step[:-1]]
+        obs_rows = block.obs_rows
+        rows_of_steps, successors = rows[obs_rows], rows[obs_rows + 1]
         ending = np.full(block.num_rows, CONTINUES, np.uint8)
         last_steps = block.offsets[1:] - 1
         ending[last_steps[block.is_terminated]] = TERMINATED
