@@ -76,15 +76,17 @@ def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
     Raises:
         ConfigError: a leaf is not an array of numbers.
     """
-    return [Port(join(prefix, path), role, _dtype_of(leaf), _shape_of(leaf), path) for path, leaf in leaf_spaces(space)]
+    return [
+        Port(join(prefix, path), role, _dtype_of(leaf), tuple(leaf.shape or ()), path)
+        for path, leaf in leaf_spaces(space)
+    ]
 
 
 def state_ports(prefix: str, initial: Any) -> list[Port]:
     """Return a port for each leaf of a nested state with these initial values."""
-    arrays = list(nested.leaves(initial))
-    found = zip(paths(initial), arrays, strict=True) if arrays else ()
     return [
-        Port(join(prefix, path), "state", str(value.dtype), tuple(value.shape), path, value) for path, value in found
+        Port(join(prefix, path), "state", str(value.dtype), tuple(value.shape), path, value)
+        for path, value in zip(paths(initial), nested.leaves(initial), strict=True)
     ]
 
 
@@ -104,10 +106,6 @@ def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[A
     if isinstance(template, tuple):
         return tuple(rebuild(part, leaf, (*path, index)) for index, part in enumerate(template))
     return leaf(path)
-
-
-def _shape_of(space: gym.Space[Any]) -> tuple[int, ...]:
-    return tuple(space.shape or ())
 
 
 def _dtype_of(space: gym.Space[Any]) -> str:
