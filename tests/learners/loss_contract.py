@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
-import torch
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.schemas import ModuleConfig
@@ -24,15 +23,13 @@ DISCRETE = gym.spaces.Discrete(3)
 
 def make_module(action_space: gym.Space[Any], seed: int = 0) -> RLModule:
     """A small policy for three observed numbers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return ActorCriticModule(gym.spaces.Box(-5, 5, (3,), np.float32), action_space, ModuleConfig(fcnet_hiddens=[8]))
+    module: RLModule = make(ActorCriticModule, action_space, seed, ModuleConfig(fcnet_hiddens=[8]))
+    return module
 
 
 class LossContract:
-    """The contract of one loss; subclasses give `loss_class` and `config`.
-
-    A loss that is not for every module also gives `module_class`, or overrides `make_module`.
+    """The contract of one loss; subclasses set `loss_class` and `config`, and `module_class` if the loss does not
+    support every module.
     """
 
     loss_class: Callable[[Any], Loss]
@@ -42,21 +39,18 @@ class LossContract:
     action_spaces: tuple[str, ...] = ("discrete", "continuous")
     untouched: tuple[str, ...] = ()
 
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule | None:
-        """A module for the loss, or None for the default one."""
-        return None if self.module_class is None else make(self.module_class, action_space, config=self.module_config)
-
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run the contract for each action space."""
         spaces = {"discrete": DISCRETE, "continuous": CONTINUOUS}
         metafunc.parametrize("space", [spaces[name] for name in self.action_spaces], ids=self.action_spaces)
 
     def test_contract(self, space: gym.Space[Any]) -> None:
-        is_special = self.make_module(space) is not None
+        module_class = self.module_class
+        make_module = None if module_class is None else partial(make, module_class, space, config=self.module_config)
         check_loss(
             type(self).loss_class,
             self.config,
-            (lambda: self.make_module(space)) if is_special else None,
+            make_module,
             action_space=space,
             untouched=self.untouched,
             is_compiled=True,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -30,12 +27,8 @@ def q_module() -> QModule:
 class TestPQNLossContract(LossContract):
     loss_class = PQNLoss
     config = PQNConfig()
+    module_class = QModule
     action_spaces = ("discrete",)
-
-    def make_module(self, action_space: gym.Space[Any]) -> QModule:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return QModule(Box(-5, 5, (3,), np.float32), action_space, ModuleConfig(fcnet_hiddens=[8]))
 
 
 def test_loss_and_gradient_in_closed_form() -> None:

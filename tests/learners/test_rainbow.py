@@ -20,7 +20,8 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.dqn import DQNLoss
 from runner.learners.loss import with_noise
-from runner.modules import DoubleQModule, RLModule
+from runner.modules import DoubleQModule
+from tests.learners import offline_modules
 from tests.learners.loss_contract import DISCRETE, LossContract, make_batch
 from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly
@@ -33,46 +34,37 @@ NOISY = ModuleConfig(fcnet_hiddens=[8], noisy=True)
 RAINBOW = replace(CATEGORICAL, noisy=True, dueling=True, head_fcnet_hiddens=[6])
 
 
-def make(config: ModuleConfig) -> DoubleQModule:
-    """A module whose target differs from what it follows."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = DoubleQModule(VECTOR, DISCRETE, config)
-        with torch.no_grad():
-            for parameter in module.target_qf.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return module
+def make(config: ModuleConfig) -> Any:
+    return offline_modules.make(DoubleQModule, DISCRETE, config=config)
 
 
 class TestCategoricalContract(LossContract):
     loss_class = DQNLoss
     config = DQNConfig()
+    module_class = DoubleQModule
+    module_config = CATEGORICAL
     action_spaces = ("discrete",)
-    module = CATEGORICAL
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        return make(self.module)
 
 
 class TestQuantileContract(TestCategoricalContract):
-    module = QUANTILE
+    module_config = QUANTILE
 
 
 class TestImplicitQuantileContract(TestCategoricalContract):
-    module = IMPLICIT
+    module_config = IMPLICIT
 
 
 class TestNoisyContract(TestCategoricalContract):
-    module = NOISY
+    module_config = NOISY
 
 
 class TestNoisyContractOfOneNetwork(TestCategoricalContract):
     config = DQNConfig(double_q=False)
-    module = NOISY
+    module_config = NOISY
 
 
 class TestRainbowContract(TestCategoricalContract):
-    module = RAINBOW
+    module_config = RAINBOW
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +15,10 @@ from runner import Trainer
 from runner.config.algorithms import SACConfig
 from runner.config.schemas import ModuleConfig
 from runner.learners.sac import SACLoss
-from runner.modules import DoubleQModule, RLModule, SACModule
+from runner.modules import DoubleQModule, SACModule
 from runner.modules.hyperspherical import HypersphericalEnsemble
 from runner.modules.residual import ResidualEnsemble
 from tests.learners.loss_contract import LossContract
-from tests.learners.offline_modules import make
 from tests.modules.spaces import items_of
 from tests.support.resuming import assert_resumes_exactly
 
@@ -50,25 +48,17 @@ def test_blocks_follow_the_convolutions_of_images(architecture: str) -> None:
     assert module.forward_train({"obs": items_of(image, 5)})["qf_preds"].shape == (5, 3)
 
 
-class SACLossContract(LossContract):
-    architecture: str
+class TestSimbaContract(LossContract):
     loss_class = SACLoss
     config = SACConfig()
+    module_class = SACModule
+    module_config = replace(config_of("simba"), num_critics=3)
     action_spaces = ("continuous",)
     untouched = ("log_alpha_prime",)
 
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        config = replace(config_of(self.architecture), num_critics=3)
-        module: RLModule = make(SACModule, action_space, config=config)
-        return module
 
-
-class TestSimbaContract(SACLossContract):
-    architecture = "simba"
-
-
-class TestSimbaV2Contract(SACLossContract):
-    architecture = "simba_v2"
+class TestSimbaV2Contract(TestSimbaContract):
+    module_config = replace(config_of("simba_v2"), num_critics=3)
 
 
 @architectures

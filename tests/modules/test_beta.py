@@ -19,7 +19,7 @@ from runner.config.algorithms import PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.ppo import PPOLoss
-from runner.modules import ActorCriticModule, Beta, NestedDistribution, RLModule, SACModule
+from runner.modules import ActorCriticModule, Beta, NestedDistribution, SACModule
 from tests.conftest import QUICK
 from tests.learners.loss_contract import LossContract
 from tests.support.resuming import assert_resumes_exactly
@@ -87,12 +87,9 @@ def test_spaces() -> None:
 class TestPPOLossContract(LossContract):
     loss_class = PPOLoss
     config = PPOConfig(entropy_coeff=0.01)
+    module_class = ActorCriticModule
+    module_config = CONFIG
     action_spaces = ("continuous",)
-
-    def make_module(self, action_space: gym.Space[np.ndarray]) -> RLModule:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return ActorCriticModule(VECTOR, action_space, CONFIG)
 
 
 def test_a_run_resumes_exactly(tmp_path: Path) -> None:

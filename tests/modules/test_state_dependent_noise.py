@@ -17,7 +17,7 @@ from runner.config.algorithms import PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.ppo import PPOLoss
-from runner.modules import ActorCriticModule, RLModule, SACModule
+from runner.modules import ActorCriticModule, SACModule
 from runner.modules.state_dependent_noise import StateDependentNoise
 from runner.pipelines.noise_connectors import AddNoiseToBatch
 from runner.rows.agent_rows import AgentRows
@@ -121,12 +121,9 @@ def test_noise_belongs_to_an_agent() -> None:
 class TestPPOLossContract(LossContract):
     loss_class = PPOLoss
     config = PPOConfig(entropy_coeff=0.01)
+    module_class = ActorCriticModule
+    module_config = CONFIG
     action_spaces = ("continuous",)
-
-    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return ActorCriticModule(VECTOR, action_space, CONFIG)
 
 
 @pytest.mark.parametrize("extra", [(), ("module.use_gru=true", "module.lstm_cell_size=8")], ids=["stateless", "gru"])
