@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from runner.pipelines.connector import Connector
 from runner.testing import check_connector as check_connector
 
+WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
+AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
+AFTER_COLUMNS = ("insert_after", "AddColumnsFromEpisodesToTrainBatch")
+
 
 class ConnectorCase(NamedTuple):
     """Arguments of `check_connector`."""

@@ -44,7 +44,7 @@ from tests.pipelines import (
     test_reward_connectors,
     test_train_batch_connectors,
 )
-from tests.pipelines.connector_contract import ConnectorCase, check_connector
+from tests.pipelines.connector_contract import AFTER_COLUMNS, AFTER_OBS, WITH_MASK, ConnectorCase, check_connector
 from tests.pipelines.learner_batches import learner_batch
 from tests.support.episode_list import EpisodeList
 
@@ -54,7 +54,6 @@ def replaced(connector_class: type[Connector], pipeline: str, **arguments: Any) 
     return ConnectorCase(lambda: connector_class(**arguments), pipeline, "replace", connector_class.__name__)
 
 
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 OURS = {
     "AddObservationsFromEpisodesToBatch": replaced(AddObservationsFromEpisodesToBatch, "env_to_module"),
     "AddObservationsFromEpisodesToBatch-learner": replaced(AddObservationsFromEpisodesToBatch, "learner"),
@@ -63,12 +62,8 @@ OURS = {
     "AgentToModuleMapping": replaced(AgentToModuleMapping, "learner"),
     "NumpyToTensor": replaced(NumpyToTensor, "env_to_module"),
     "NumpyToTensor-learner": replaced(NumpyToTensor, "learner"),
-    "MeanStdFilter": ConnectorCase(
-        MeanStdFilter, "env_to_module", "insert_after", "AddObservationsFromEpisodesToBatch"
-    ),
-    "AddNoiseToBatch": ConnectorCase(
-        AddNoiseToBatch, "env_to_module", "insert_after", "AddObservationsFromEpisodesToBatch"
-    ),
+    "MeanStdFilter": ConnectorCase(MeanStdFilter, "env_to_module", *AFTER_OBS),
+    "AddNoiseToBatch": ConnectorCase(AddNoiseToBatch, "env_to_module", *AFTER_OBS),
     "GetActions": replaced(GetActions, "module_to_env"),
     "EpsilonGreedyActions": ConnectorCase(lambda: EpsilonGreedyActions(0.5), "module_to_env", "replace", "GetActions"),
     "TensorToNumpy": replaced(TensorToNumpy, "module_to_env"),
@@ -178,9 +173,6 @@ class CountsRows(Connector):
         return {"merged": states[0]["merged"] + sum(state["own"] for state in states), "own": 0}
 
 
-AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -188,7 +180,7 @@ AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
         ConnectorCase(LastReward, "env_to_module", "prepend"),
         ConnectorCase(ReturnToGo, "learner", "prepend"),
         ConnectorCase(ReturnToGo, "learner", *AFTER_OBS, edits=WITH_MASK),
-        ConnectorCase(ReturnToGo, "learner", "insert_after", "AddColumnsFromEpisodesToTrainBatch", edits=WITH_MASK),
+        ConnectorCase(ReturnToGo, "learner", *AFTER_COLUMNS, edits=WITH_MASK),
         ConnectorCase(CountsRows, "env_to_module", *AFTER_OBS),
     ],
     ids=lambda case: f"{case.make.__name__}-{case.verb}-{len(case.edits)}",

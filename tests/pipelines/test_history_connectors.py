@@ -17,13 +17,11 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.pipelines import FrameStacking, PrevActionsPrevRewards, WriteObservationsToEpisodes
 from runner.pipelines.connector import Batch, Connector
-from tests.pipelines.connector_contract import ConnectorCase, check_connector
+from tests.pipelines.connector_contract import AFTER_OBS, WITH_MASK, ConnectorCase, check_connector
 from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.support.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
 
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
-AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
 SPACES = CodedEnv.observation_space, CodedEnv.action_space
 Place = tuple[int, int, int]
 

@@ -18,11 +18,10 @@ from runner.experiment.trainer import Trainer
 from runner.pipelines import NetworkConnector, Requirements
 from runner.testing import BrokenContract, check_connector
 from tests.conftest import QUICK, ROOT
-from tests.pipelines.connector_contract import ConnectorCase
+from tests.pipelines.connector_contract import WITH_MASK, ConnectorCase
 from tests.support.resuming import train
 
 HERE = "tests.pipelines.test_network_connector"
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
 

@@ -29,15 +29,13 @@ from runner.pipelines.connector import Connector
 from runner.pipelines.flat_encoding import FlatEncoding
 from runner.pipelines.pipeline import LearnerConnectorPipeline, PipelineError
 from tests.episodes.test_columns import episode_of
-from tests.pipelines.connector_contract import ConnectorCase, check_connector
+from tests.pipelines.connector_contract import AFTER_OBS, WITH_MASK, ConnectorCase, check_connector
 from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.support.environments import CodedEnv
 from tests.support.episode_list import EpisodeList
 
 ACTION_SPACE = gym.spaces.Discrete(2)
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
-AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
 FLATTEN = {"prepend": {"_target_": "runner.pipelines.FlattenObservations"}}
 
 

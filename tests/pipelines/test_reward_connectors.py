@@ -15,11 +15,9 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes, concat_blo
 from runner.pipelines import ClipRewards, ScaleRewards
 from runner.pipelines import reward_connectors as module_under_test
 from tests.episodes.test_columns import episode_of
-from tests.pipelines.connector_contract import ConnectorCase, check_connector
+from tests.pipelines.connector_contract import AFTER_COLUMNS, WITH_MASK, ConnectorCase, check_connector
 from tests.pipelines.learner_batches import learner_batch
 
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
-AFTER_COLUMNS = ("insert_after", "AddColumnsFromEpisodesToTrainBatch")
 CASES = {
     "ClipRewards": ConnectorCase(ClipRewards, "learner", *AFTER_COLUMNS),
     "ClipRewards-mask": ConnectorCase(

@@ -18,15 +18,11 @@ from runner.pipelines import (
     ComputeReturnsToGo,
 )
 from tests.episodes.test_columns import episode_of
-from tests.pipelines.connector_contract import ConnectorCase, check_connector
+from tests.pipelines.connector_contract import AFTER_COLUMNS, AFTER_OBS, WITH_MASK, ConnectorCase, check_connector
 from tests.pipelines.learner_batches import learner_batch
 from tests.plans.hand_made import block_of
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.support.environments import coded_info
-
-WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
-AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
-AFTER_COLUMNS = ("insert_after", "AddColumnsFromEpisodesToTrainBatch")
 
 
 def returns_to_go() -> ComputeReturnsToGo:
