@@ -6,14 +6,15 @@ noise.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-T = TypeVar("T", bound="Tables")
+T = TypeVar("T")
 
 # Logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
 MASKED_LOGIT = -1e9
@@ -93,15 +94,8 @@ def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
     return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
 
 
-class Tables(Protocol):
-    """Constant tensors of a distribution."""
-
-    def to(self, device: torch.device) -> Self:
-        """Return the tables on a device."""
-
-
 def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
-    """Return the tables on a device; they are copied from the CPU's at the first call.
+    """Return the tables on a device, a dataclass of tensors; they are copied from the CPU's at the first call.
 
     Args:
         tables: device -> the tables on it.
@@ -109,8 +103,10 @@ def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
     """
     found = tables.get(device)
     if found is None:
+        on_cpu: Any = tables[torch.device("cpu")]
         with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
-            found = tables[device] = tables[torch.device("cpu")].to(device)
+            copies = [getattr(on_cpu, field.name).to(device) for field in fields(on_cpu)]
+            found = tables[device] = type(on_cpu)(*copies)
     return found
 
 

@@ -97,9 +97,6 @@ class _Bounds:
     low: Tensor
     width: Tensor
 
-    def to(self, device: torch.device) -> _Bounds:
-        return _Bounds(self.low.to(device), self.width.to(device))
-
 
 def _concentrations(dist_inputs: Tensor) -> tuple[Tensor, Tensor]:
     alpha, beta = (1.0 + F.softplus(dist_inputs)).chunk(2, -1)

@@ -227,9 +227,6 @@ class _Tables:
             arrays = (columns.reshape(-1), is_padding, starts.astype(np.int64))
             return cls(*(torch.from_numpy(array) for array in arrays))
 
-    def to(self, device: torch.device) -> _Tables:
-        return _Tables(self.columns.to(device), self.is_padding.to(device), self.starts.to(device))
-
 
 def gumbel_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """Return standard Gumbel noise, finite."""

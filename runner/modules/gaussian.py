@@ -196,9 +196,6 @@ class _Tables:
         quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
         return cls(center, scale, scale.log(), *quadrature)
 
-    def to(self, device: torch.device) -> _Tables:
-        return _Tables(*(values.to(device) for values in vars(self).values()))
-
 
 def _log_tanh_slope(x: Tensor) -> Tensor:
     """Return log(1 - tanh(x)^2), exact even if tanh(x) rounds to 1."""
