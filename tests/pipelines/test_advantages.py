@@ -18,6 +18,7 @@ from runner.module_building import make_connector
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation, compute_gae, gae_of_rows, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline
+from tests.pipelines.connector_contract import WITH_MASK
 from tests.support.environments import CodedEnv
 
 
@@ -167,7 +168,7 @@ def test_returns_against_a_loop(lengths: list[int], gamma: float, use_baseline: 
                 len_lookback_buffer=0,
             )
         )
-    batch, _ = returns_batch(episodes, gamma, use_baseline)
+    batch, _ = batch_after("MonteCarloReturns", episodes, gamma=gamma, use_baseline=use_baseline)
     assert batch["returns"].dtype == torch.float32
     np.testing.assert_allclose(batch["returns"].numpy(), expected, rtol=2e-5, atol=5e-5)
 
@@ -235,23 +236,18 @@ def hand_made(id_: str, terminated: bool, truncated: bool) -> SingleAgentEpisode
     )
 
 
-@pytest.mark.parametrize("max_rows", [65536, 5])
-def test_the_connector_in_its_pipeline(max_rows: int) -> None:
-    edits = [
-        {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
-        {
-            "append": {
-                "_target_": "runner.pipelines.GeneralAdvantageEstimation",
-                "gamma": 0.5,
-                "lambda_": 0.5,
-                "max_rows_per_pass": max_rows,
-            }
-        },
-    ]
+def batch_after(connector: str, episodes: Any, **arguments: Any) -> tuple[Any, FirstNumber]:
+    """The train batch after a connector of `runner.pipelines`, and the module."""
+    edits = [*WITH_MASK, {"append": {"_target_": f"runner.pipelines.{connector}", **arguments}}]
     spaces = CodedEnv.observation_space, CodedEnv.action_space
     pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_connector)
     module = FirstNumber(*spaces, ModuleConfig())
     module.rows_per_pass = []
+    return pipeline(rl_module={"default_policy": module}, batch={}, episodes=episodes)["default_policy"], module
+
+
+@pytest.mark.parametrize("max_rows", [65536, 5])
+def test_the_connector_in_its_pipeline(max_rows: int) -> None:
     # Terminated, truncated, cut, and both at once, which is a terminal state.
     episodes = [
         hand_made("a", True, False),
@@ -259,7 +255,8 @@ def test_the_connector_in_its_pipeline(max_rows: int) -> None:
         hand_made("c", False, False),
         hand_made("d", True, True),
     ]
-    batch = pipeline(rl_module={"default_policy": module}, batch={}, episodes=episodes)["default_policy"]
+    arguments = {"gamma": 0.5, "lambda_": 0.5, "max_rows_per_pass": max_rows}
+    batch, module = batch_after("GeneralAdvantageEstimation", episodes, **arguments)
     assert module.rows_per_pass == ([16] if max_rows > 16 else [5, 5, 5, 1])
     raw = np.array(TERMINATED + TRUNCATED + TRUNCATED + TERMINATED)
     values = np.array(VALUES * 4)
@@ -271,25 +268,11 @@ def test_the_connector_in_its_pipeline(max_rows: int) -> None:
     np.testing.assert_allclose(batch["advantages"].numpy()[mask], expected, rtol=1e-5)
 
 
-def returns_batch(episodes: Any, gamma: float, use_baseline: bool) -> tuple[Any, FirstNumber]:
-    """The train batch with `returns`, and the module."""
-    arguments = {"gamma": gamma, "use_baseline": use_baseline}
-    edits = [
-        {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
-        {"append": {"_target_": "runner.pipelines.MonteCarloReturns", **arguments}},
-    ]
-    spaces = CodedEnv.observation_space, CodedEnv.action_space
-    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_connector)
-    module = FirstNumber(*spaces, ModuleConfig())
-    module.rows_per_pass = []
-    return pipeline(rl_module={"default_policy": module}, batch={}, episodes=episodes)["default_policy"], module
-
-
 # r = 1, 2, 3 and gamma = 0.5: G = 1 + 0.5 * 3.5, 2 + 0.5 * 3, 3; after truncation V = 4: G = 3 + 2, 2 + 2.5, 1 + 2.25.
 @pytest.mark.parametrize("use_baseline", [False, True])
 def test_returns_bootstrap_from_a_baseline_after_truncation_alone(use_baseline: bool) -> None:
     episodes = [hand_made("a", True, False), hand_made("b", False, True), hand_made("c", True, True)]
-    batch, module = returns_batch(episodes, 0.5, use_baseline)
+    batch, module = batch_after("MonteCarloReturns", episodes, gamma=0.5, use_baseline=use_baseline)
     terminated, truncated = [2.75, 3.5, 3.0, 0.0], [3.25, 4.5, 5.0, 0.0]
     assert batch["returns"].tolist() == terminated + (truncated if use_baseline else terminated) + terminated
     assert module.rows_per_pass == ([12] if use_baseline else [])  # without a baseline nobody asks for values
