@@ -1,4 +1,4 @@
-"""Networks of residual blocks (`module.architecture`) in modules, compiled losses and resumed runs."""
+"""Networks of residual blocks (`module.architecture`) in modules, compiled losses and runs; rejected options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from runner import Trainer
 from runner.config.algorithms import SACConfig
+from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.sac import SACLoss
 from runner.modules import DoubleQModule, SACModule
@@ -71,3 +72,19 @@ def test_a_run_with_normalised_observations_resumes_exactly(architecture: str, t
     ]
     make_trainer = partial(Trainer.from_experiment, "sac_pendulum", overrides)
     assert_resumes_exactly(make_trainer, tmp_path, cuts=[1])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "override", "message"),
+    [
+        ("simba", "module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba needs one width"),
+        ("simba_v2", "module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba_v2 needs one width"),
+        ("simba", "module.critic_dropout=0.1", "critic_dropout: residual blocks"),
+        ("simba_v2", "module.critic_dropout=0.1", "critic_dropout: residual blocks"),
+        ("simba", "module.critic_use_layernorm=true", "critic_use_layernorm: residual blocks"),
+        ("simba_v2", "module.fcnet_bias_initializer=zeros_", r"fcnet_bias_initializer: residual .*=simba_v2\)"),
+    ],
+)
+def test_options_that_do_not_fit(architecture: str, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer.from_experiment("sac_pendulum", [f"module.architecture={architecture}", override])

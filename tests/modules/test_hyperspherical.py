@@ -1,4 +1,4 @@
-"""Hyperspherical blocks of SimbaV2: equations, initial values, lengths of 1, and rejected options."""
+"""Hyperspherical blocks of SimbaV2: equations, initial values, and lengths of 1."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from runner import Trainer
-from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.modules import ActorCriticModule
 from runner.modules.hyperspherical import HypersphericalEnsemble
@@ -87,16 +84,3 @@ def test_given_initialisers_are_used() -> None:
     module = ActorCriticModule(VECTOR, gym.spaces.Discrete(2), config)
     assert isinstance(module.encoder.blocks, HypersphericalEnsemble)
     torch.testing.assert_close(module.encoder.blocks.weights[0], torch.full((1, 4, 8), 0.5))  # four inputs: length 1
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba_v2 needs one width"),
-        ("module.critic_dropout=0.1", "critic_dropout: residual blocks"),
-        ("module.fcnet_bias_initializer=zeros_", r"fcnet_bias_initializer: residual blocks \(module.arch.*=simba_v2\)"),
-    ],
-)
-def test_options_that_do_not_fit(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Trainer.from_experiment("sac_pendulum", ["module.architecture=simba_v2", override])

@@ -1,4 +1,4 @@
-"""Residual blocks of SimBa: equations, initialisation and rejected options."""
+"""Residual blocks of SimBa: equations and initialisation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner import Trainer
-from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.modules import ActorCriticModule
 from runner.modules.layers import LayerOptions
@@ -63,16 +60,3 @@ def test_given_initialisers_are_used() -> None:
     module = ActorCriticModule(VECTOR, gym.spaces.Discrete(2), config)
     assert module.encoder.blocks is not None
     assert (module.encoder.blocks.embedding.weights[0] == 0.5).all()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("module.fcnet_hiddens=[8,4]", "fcnet_hiddens: module.architecture=simba needs one width"),
-        ("module.critic_dropout=0.1", "critic_dropout: residual blocks"),
-        ("module.critic_use_layernorm=true", "critic_use_layernorm: residual blocks"),
-    ],
-)
-def test_options_that_do_not_fit(overrides: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Trainer.from_experiment("sac_pendulum", ["module.architecture=simba", overrides])
