@@ -74,7 +74,10 @@ class TrainedModule:
         if isinstance(config, TargetNetworksConfig):
             self._tau, self._target_freq = config.tau, config.target_network_update_freq
         self.rows_since_target_update = 0
-        use_checked(loss, loss, partial(loss_contract, loss, config), partial(setattr, self, "compute_loss"))
+        use_checked(loss, loss, partial(loss_contract, loss, config), self._use)
+
+    def _use(self, compute_loss: ComputeLoss) -> None:
+        self.compute_loss = compute_loss
 
     # -- an update -----------------------------------------------------------------------------------------------------
 
