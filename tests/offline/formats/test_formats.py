@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError
@@ -19,75 +20,38 @@ from runner.offline.files.input_files import FileKind, InputFiles, find_files
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats import registry
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
-from runner.offline.formats.native import EpisodeFormat
-from runner.offline.formats.other_libraries import D4RLFormat, MinariFormat, RLlibEpisodeFormat, SampleBatchFormat
+from runner.offline.formats.other_libraries import MinariFormat
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import RecordedFormat
 from runner.offline.formats.selection import Selection
-from runner.offline.formats.table import TableFormat
 from runner.offline.reading.source import open_source
-from tests.offline.formats.format_contract import FormatContract
-from tests.offline.formats.recordings import (
-    ALL_MAKERS,
-    make_episodes,
-    make_hdf5,
-    make_minari,
-    make_rllib_episodes,
-    make_sample_batches,
-    make_table,
+from runner.offline.writing.conversion import convert
+from runner.testing import check_reader
+from tests.offline.blocks import assert_same
+from tests.offline.formats.recordings import ALL_MAKERS, make_table
+from tests.offline.recorded import BLOCK, source_of
+
+
+def test_every_format_has_a_recording_and_a_name_of_its_own() -> None:
+    assert sorted(one.name for one in registry.FORMATS) == sorted(ALL_MAKERS)
+
+
+# Env episodes are read for a module: tests/offline/reading/test_env_episodes.py has their tests.
+@pytest.mark.parametrize(
+    "format_class", [one for one in registry.FORMATS if one is not EnvEpisodeFormat], ids=lambda one: str(one.name)
 )
-from tests.offline.recorded import BLOCK
-
-
-class TestEpisodeFormat(FormatContract):
-    format_class = EpisodeFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_episodes(folder)
-
-
-class TestRLlibEpisodeFormat(FormatContract):
-    format_class = RLlibEpisodeFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_rllib_episodes(folder)
-
-
-class TestSampleBatchFormat(FormatContract):
-    format_class = SampleBatchFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_sample_batches(folder)
-
-
-class TestTableFormat(FormatContract):
-    format_class = TableFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_table(folder)
-
-
-class TestD4RLFormat(FormatContract):
-    format_class = D4RLFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_hdf5(folder)
-
-
-class TestMinariFormat(FormatContract):
-    format_class = MinariFormat
-
-    def make(self, folder: Path) -> Path:
-        return make_minari(folder)
-
-
-def test_every_format_is_under_contract() -> None:
-    tested = {one.format_class for one in FormatContract.__subclasses__() if hasattr(one, "format_class")}
-    # Env episodes are read for a module: tests/offline/reading/test_env_episodes.py has theirs.
-    assert set(registry.FORMATS) - {EnvEpisodeFormat} <= tested
-    names = [one.name for one in registry.FORMATS]
-    assert sorted(names) == sorted(ALL_MAKERS)
-    assert len(set(names)) == len(names)
+def test_contract(tmp_path: Path, format_class: type[RecordedFormat]) -> None:
+    path = ALL_MAKERS[format_class.name](tmp_path / "data")
+    check_reader(format_class, path)
+    source = source_of(path)
+    assert source.description().format == format_class.name
+    whole = concat_blocks(list(source.blocks()))
+    assert_same(concat_blocks(list(pickle.loads(pickle.dumps(source)).blocks())), whole)
+    for write_episodes in (True, False):
+        output = str(tmp_path / f"out_{write_episodes}")
+        report = convert(OfflineConfig(input_=str(path), output=output, output_write_episodes=write_episodes))
+        assert (report.format, report.written.episodes) == (format_class.name, len(whole))
+        assert report.written.steps == whole.num_rows
 
 
 @pytest.mark.parametrize("name", [one.name for one in registry.FORMATS])
