@@ -7,7 +7,7 @@ episode also ends if a row's next observation differs from the following row's o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,18 +314,22 @@ def _read_block(
     lengths = ends - start - starts
     is_kept = lengths > (0 if new_obs is not None else ~is_terminated[ends - start - 1])  # as in `build_block`
     infos = {key: leaf[start:stop] for key, leaf in layout.infos.items()}
-    return replace(block, infos=ColumnInfos(infos, starts[is_kept], lengths[is_kept]))
+    chunks = zip(starts[is_kept].tolist(), lengths[is_kept].tolist(), strict=True)
+    return replace(block, infos=ArrayInfos([nested.take(infos, slice(at, at + length)) for at, length in chunks]))
 
 
 @dataclass(frozen=True)
-class ColumnInfos:
-    """Infos stored as arrays with one row per step; become dicts on access, except for the final observation."""
+class ArrayInfos:
+    """Infos stored as arrays; become dicts on access.
 
-    columns: Mapping[str, Array]
-    starts: IntArray  # (E,) first row of each chunk in the columns
-    num_rows: IntArray  # (E,) rows of each chunk there
+    Attributes:
+        chunks: name -> array, for each of E chunks. Row i belongs to observation i; the last ones may lack rows.
+    """
+
+    chunks: Sequence[Mapping[str, Array]]
 
     def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
-        first, known = int(self.starts[chunk]), min(int(self.num_rows[chunk]), num_rows)
-        infos = [{key: column[row] for key, column in self.columns.items()} for row in range(first, first + known)]
-        return infos + [{} for _ in range(num_rows - known)]
+        columns = self.chunks[chunk]
+        if not columns:
+            return None
+        return [{key: column[row] for key, column in columns.items() if row < len(column)} for row in range(num_rows)]

@@ -261,26 +261,13 @@ def _as_block(episodes: Sequence[_Episode]) -> ColumnBlock:
         is_truncated=~is_terminated,  # also episodes without an end flag: they do not continue
         t_started=np.zeros(len(lengths), np.int64),
         episode_ids=[episode.id_ for episode in episodes],
-        infos=_EpisodeInfos([episode.infos for episode in episodes]) if any(e.infos for e in episodes) else None,
+        infos=hdf5.ArrayInfos([episode.infos for episode in episodes]) if any(e.infos for e in episodes) else None,
     )
 
 
 def _concatenate(episodes: Sequence[_Episode], name: str) -> Column:
     parts = [episode.columns[name] for episode in episodes]
     return concatenate_alike(parts, "episodes", lambda number: DataLocation(episodes[number].id_, column=name))
-
-
-@dataclass(frozen=True)
-class _EpisodeInfos:
-    """Infos of each episode: arrays with T + 1 or T rows, one per observation."""
-
-    columns: Sequence[Mapping[str, Array]]
-
-    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
-        columns = self.columns[chunk]
-        if not columns:
-            return None
-        return [{key: column[row] for key, column in columns.items() if row < len(column)} for row in range(num_rows)]
 
 
 # --- HDF5 -----------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows, ListedInfos
 from runner.episodes.nested import Array
 from runner.offline.files.data_error import DataLocation, data_error
 
@@ -79,21 +80,6 @@ class Spans:
     ids: Sequence[str]
 
 
-@dataclass(frozen=True)
-class StepInfos:
-    """Infos of a block's steps; a chunk's final observation gets an empty info."""
-
-    rows: Sequence[dict[str, Any]]  # R
-    offsets: IntArray  # (E + 1,)
-
-    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
-        infos = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
-        if not any(infos):
-            return None
-        infos += [{} for _ in range(num_rows - len(infos))]
-        return infos[:num_rows]
-
-
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
     """Group rows to trajectories, in the order of their first rows.
 
@@ -141,8 +127,10 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
     if steps.new_obs is not None:
         nested.assign(columns[OBS], final, nested.take(steps.new_obs, last[is_kept]))
     infos: InfoRows | None = None
-    if steps.infos is not None:
-        infos = StepInfos([steps.infos[row] for row in rows.tolist()], offsets)
+    if steps.infos is not None:  # final observations get empty infos
+        taken = [steps.infos[row] for row in rows.tolist()]
+        of_chunks = [taken[start:stop] for start, stop in pairwise(offsets.tolist())]
+        infos = ListedInfos([[*chunk, {}] if any(chunk) else None for chunk in of_chunks])
     return ColumnBlock(
         columns=columns,
         lengths=kept,

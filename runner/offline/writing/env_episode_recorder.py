@@ -17,10 +17,10 @@ from runner.offline.codecs.env_episode_format import EnvEpisodes
 from runner.offline.writing.recorder import (
     ENV_T,
     BoolArray,
-    JoinedInfos,
     Recorded,
     RecordedChunk,
     joined_columns,
+    joined_infos,
 )
 from runner.offline.writing.writer import EpisodeWriter
 from runner.rows.finished_episodes import EndedEpisode
@@ -222,7 +222,7 @@ def _block(module_id: str, episodes: Sequence[_AgentEpisode]) -> ColumnBlock:
         is_truncated=np.array([episode.is_truncated for episode in episodes], np.bool_),
         t_started=np.zeros(len(every), np.int64),
         episode_ids=[episode.id for episode in episodes],
-        infos=JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
+        infos=joined_infos(every),
         module_id=module_id,
         agents=Agents([one.agent for one in episodes], [one.env_episode_id for one in episodes], env_t),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock, ListedInfos
 from runner.offline.writing.writer import EpisodeWriter, WriteReport
 from runner.rows.to_record import ToRecord
 
@@ -195,7 +195,7 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[RecordedC
         episode_ids=[block.episode_ids[chunk] for chunk in last],
         tasks=None if block.tasks is None else [block.tasks[chunk] for chunk in last],
         lookback=None,
-        infos=JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
+        infos=joined_infos(every),
     )
 
 
@@ -207,15 +207,11 @@ def joined_columns(episodes: Sequence[Sequence[RecordedChunk]], names: Iterable[
     }
 
 
-class JoinedInfos:
-    """Infos of joined episodes."""
-
-    def __init__(self, episodes: Sequence[Sequence[RecordedChunk]]) -> None:
-        self._episodes = episodes
-
-    def rows_of(self, chunk: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return an episode's infos, or None if all are empty."""
-        return _infos_of(self._episodes[chunk])
+def joined_infos(episodes: Sequence[Sequence[RecordedChunk]]) -> ListedInfos | None:
+    """Return the infos of these episodes, or None without infos."""
+    if not any(part.infos for parts in episodes for part in parts):
+        return None
+    return ListedInfos([_infos_of(parts) for parts in episodes])
 
 
 def _infos_of(parts: Sequence[RecordedChunk]) -> list[dict[str, Any]] | None:
