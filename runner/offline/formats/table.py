@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
 from runner.config.errors import Problem
 from runner.config.recorded_columns import canonical_name
-from runner.episodes import nested
-from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes.columns import OBS, ColumnBlock
 from runner.offline.codecs import rllib_tables
 from runner.offline.codecs.layout import Layout, Spaces, fit_to_spaces
 from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_steps, read_steps_layout
 from runner.offline.codecs.table_schema import TableSchema, resolve_schema, schema_of_layout
-from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.codecs.trajectories import ReadCounts, check_new_obs
 from runner.offline.codecs.trajectory_assembler import TrajectoryAssembler
 from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.input_files import CSV, JSON, PARQUET, InputFiles
@@ -95,7 +94,8 @@ class TableFormat(RecordedFormat):
         schema = self.schema.without(counts.columns_left_out)
         left_out = counts.columns_left_out if self.selection.columns is None else None
         rows = read_steps(table, schema, self.steps_layout, place, left_out)
-        _check_same_form(rows.columns[OBS], rows.new_obs, place)
+        if rows.new_obs is not None:
+            check_new_obs(rows.columns[OBS], rows.new_obs, place.of(NEW_OBS))
         if self.steps_layout is not None:
             return rows
         new_obs = {} if rows.new_obs is None else {NEW_OBS: rows.new_obs}
@@ -155,14 +155,3 @@ def _check_unpacked(table: pa.Table, packed: Sequence[str], place: DataLocation)
         if name not in packed and rllib_tables.is_packed(table[name]):
             fix = f"name it in offline.input_compress_columns: [{name}, ...]"
             raise data_error("this column is packed by RLlib", place.of(name), fix=fix)
-
-
-def _check_same_form(obs: Column, new_obs: Column | None, place: DataLocation) -> None:
-    """Reject next observations whose structure, shape or kind differs from the observations."""
-    if new_obs is not None and _form(obs) != _form(new_obs):
-        what = "next observations and observations differ in structure, shape or kind"
-        raise data_error(what, place.of(NEW_OBS), got=str(_form(new_obs)), expected=str(_form(obs)))
-
-
-def _form(column: Column) -> Any:
-    return nested.map_leaves(lambda leaf: [*leaf.shape[1:], "text" if leaf.dtype.kind in "SU" else "numbers"], column)
