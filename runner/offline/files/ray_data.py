@@ -7,7 +7,7 @@ import inspect
 import logging
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -147,17 +147,23 @@ def check_option_names(config: OfflineConfig, method: str, known: Sequence[str],
     Raises:
         ConfigError: arguments are rejected; lists all of them.
     """
-    given: Mapping[str, Any] = config.input_read_method_kwargs
-    problems = [
-        Problem(f"{method} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
-        for name, value in given.items()
-        if name not in (*known, _PICKLES) and not is_open
-    ]
+    given = config.input_read_method_kwargs
+    checked = {} if is_open else {name: value for name, value in given.items() if name != _PICKLES}
+    problems = unknown_options(method, checked, known, KWARGS)
     if _PICKLES in given:
         what = "objects in recorded data are not unpickled, because that runs code from the files"
         problems.append(Problem(what, f"{KWARGS}.{_PICKLES}", str(given[_PICKLES])))
     if problems:
         raise ConfigError(problems)
+
+
+def unknown_options(method: str, given: Mapping[str, Any], known: Collection[str], key: str) -> list[Problem]:
+    """Return the problems of options that are not among the known ones; `key` is the block of the options."""
+    return [
+        Problem(f"{method} takes no option {name}", key, str(value), list_names(known), nearest_match(name, known))
+        for name, value in given.items()
+        if name not in known
+    ]
 
 
 def missing_package(method: str, error: ImportError, key: str = METHOD) -> ConfigError:

@@ -20,7 +20,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
-from runner.offline.writing.output_formats import OutputFormat, file_extension, output_format
+from runner.offline.writing.output_formats import OUTPUT_FORMATS, OutputFormat, file_extension
 
 # Errors of `os.link` on file systems without hard links, such as mounted object stores.
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -64,7 +64,7 @@ class OutputFile:
         self._stream = location.filesystem.open_output_stream(self._temporary)
         self._sink: OutputFormat | None = None
         try:
-            self._sink = output_format(config)(config, schema, self._stream)
+            self._sink = OUTPUT_FORMATS[config.output_write_method](config, schema, self._stream)
         except BaseException:
             self.remove()
             raise

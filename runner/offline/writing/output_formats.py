@@ -16,7 +16,7 @@ from runner.config.imports import import_target
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import AGENTS, Layout
 from runner.offline.files.data_error import first_line
-from runner.offline.files.ray_data import RayFunction, described, find_argument_faults
+from runner.offline.files.ray_data import RayFunction, described, find_argument_faults, unknown_options
 from runner.offline.writing.text_tables import write_csv_rows, write_json_rows
 
 METHOD, KWARGS = "offline.output_write_method", "offline.output_write_method_kwargs"
@@ -35,22 +35,21 @@ _REFUSED = {
 _EXTENSIONS = {"write_webdataset": "tar"}
 
 
-def find_write_function(method: str, ours: Mapping[str, Any]) -> RayFunction:
-    """Return the function.
-
-    Args:
-        method: value of `output_write_method`, except for built-in methods.
-        ours: names of the built-in methods.
+def write_function(config: OfflineConfig) -> RayFunction | None:
+    """Return the function of `output_write_method`, or None for a class of `OUTPUT_FORMATS`.
 
     Raises:
         ConfigError: the function does not exist, does not take `offline.output`, or cannot store recorded steps.
     """
+    method = config.output_write_method
+    if method in OUTPUT_FORMATS:
+        return None
     if "." in method:
         return described(method, import_target(method, METHOD), METHOD, num_before=1)
     import ray.data
 
     functions = {name: getattr(ray.data.Dataset, name) for name in dir(ray.data.Dataset) if name.startswith("write_")}
-    known = [*ours, *(name for name in functions if name not in ours and name not in _REFUSED)]
+    known = [*OUTPUT_FORMATS, *(name for name in functions if name not in OUTPUT_FORMATS and name not in _REFUSED)]
     if method not in functions or method in _REFUSED:
         what = f"{method} of ray.data {_REFUSED[method]}" if method in _REFUSED else "unknown write method"
         expected = f"{list_names(known, method)}; or package.module.function that takes a Ray data set"
@@ -61,14 +60,9 @@ def find_write_function(method: str, ours: Mapping[str, Any]) -> RayFunction:
 
 def check_write_function(config: OfflineConfig, found: RayFunction) -> None:
     """Reject arguments that the function does not take. Raises `ConfigError`."""
-    given, known = config.output_write_method_kwargs, [COLUMNS, *found.options]
-    problems = [
-        Problem(
-            f"{found.name} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known)
-        )
-        for name, value in given.items()
-        if name not in known and (not found.is_open or name in _GIVEN)
-    ]
+    given = config.output_write_method_kwargs
+    checked = {name: value for name, value in given.items() if not found.is_open or name in _GIVEN}
+    problems = unknown_options(found.name, checked, [COLUMNS, *found.options], KWARGS)
     if found.name == "write_webdataset" and "encoder" not in given:
         what = "write_webdataset chooses a file type by the ending of a column name, which columns of steps lack"
         fix = "set encoder: {_target_: package.module.function, _partial_: true}, a function from a row to bytes"
@@ -80,11 +74,6 @@ def check_write_function(config: OfflineConfig, found: RayFunction) -> None:
     problems = problems or find_argument_faults(found, given, KWARGS)
     if problems:
         raise ConfigError(problems)
-
-
-def extension_of(found: RayFunction) -> str:
-    """Return the file extension of a function's files, without the dot."""
-    return _EXTENSIONS.get(found.name, found.name.removeprefix("write_"))
 
 
 _TEXT_EXTENSIONS = {"gzip": ".gz", "bz2": ".bz2"}
@@ -237,23 +226,12 @@ OUTPUT_FORMATS: Mapping[str, type[OutputFormat]] = {
 }
 
 
-def output_format(config: OfflineConfig) -> type[OutputFormat]:
-    """Return the class for `output_write_method`, which `check_output_options` has validated."""
-    return OUTPUT_FORMATS[config.output_write_method]
-
-
-def write_function(config: OfflineConfig) -> RayFunction | None:
-    """Return the function that writes, or None for a class of `OUTPUT_FORMATS`. Raises `ConfigError` if unknown."""
-    method = config.output_write_method
-    return None if method in OUTPUT_FORMATS else find_write_function(method, OUTPUT_FORMATS)
-
-
 def file_extension(config: OfflineConfig) -> str:
     """Return the extension of file names, without the first dot."""
     function = write_function(config)
     if function is not None:
-        return extension_of(function)
-    found = output_format(config)
+        return _EXTENSIONS.get(function.name, function.name.removeprefix("write_"))
+    found = OUTPUT_FORMATS[config.output_write_method]
     return found.extension + found.packed_extensions.get(str(_compression(config)), "")
 
 
@@ -267,7 +245,7 @@ def check_output_options(config: OfflineConfig) -> None:
         where, fix = "offline.output_episode_format", "set offline.output_write_episodes=true"
         raise ConfigError([Problem(what, where, config.output_episode_format, "columns", fix=fix)])
     function, method = write_function(config), config.output_write_method
-    if config.output_write_episodes and (function is not None or not output_format(config).has_lists):
+    if config.output_write_episodes and (function is not None or not OUTPUT_FORMATS[method].has_lists):
         what = f"{method} can only write steps, not episodes"
         able = [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]
         fix = "set offline.output_write_episodes=false"
@@ -278,8 +256,9 @@ def check_output_options(config: OfflineConfig) -> None:
             what = f"offline.output_run_folders needs a method that writes files, but {method} does not"
             raise ConfigError([Problem(what, "offline.output_run_folders", "true", "false")])
         return
-    found = output_format(config)
-    problems = [*_find_unknown(config, found), *_find_compression_fault(config, found)]
+    found = OUTPUT_FORMATS[method]
+    problems = unknown_options(method, config.output_write_method_kwargs, found.options(), KWARGS)
+    problems += _find_compression_fault(config, found)
     problems = problems or _find_fault(config)
     if problems:
         raise ConfigError(problems)
@@ -326,15 +305,6 @@ def _compression(config: OfflineConfig) -> Any:
     return config.output_write_method_kwargs.get("compression")
 
 
-def _find_unknown(config: OfflineConfig, found: type[OutputFormat]) -> list[Problem]:
-    known, method = found.options(), config.output_write_method
-    return [
-        Problem(f"{method} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
-        for name, value in config.output_write_method_kwargs.items()
-        if name not in known
-    ]
-
-
 def _find_compression_fault(config: OfflineConfig, found: type[OutputFormat]) -> list[Problem]:
     """Return problems of an unknown compression, or of `output_compress_columns` without effect."""
     given, packed, known = _compression(config), config.output_compress_columns, found.compressions
@@ -359,7 +329,7 @@ def _find_fault(config: OfflineConfig) -> list[Problem]:
     """Find invalid option values by writing a row to memory, before anything is recorded."""
     table = pa.table({"obs": [0.0]})
     try:
-        output = output_format(config)(config, table.schema, pa.BufferOutputStream())
+        output = OUTPUT_FORMATS[config.output_write_method](config, table.schema, pa.BufferOutputStream())
         output.write(table)
         output.close()
     except (TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as error:
