@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from runner.offline.codecs.trajectories import (
     group_steps,
 )
 from runner.offline.files.data_error import DataLocation, data_error
+from runner.offline.files.input_files import ByteStream
 
 MAX_TABLE_BYTES = 2**24
 _READ_BYTES = 2**20
@@ -45,13 +46,6 @@ _LEFT_OUT = {
     *("advantages", "value_targets", "returns", "weights", "values_bootstrapped"),
 }
 _PER_SEQUENCE = re.compile(r"state_(in|out)_\d+")
-
-
-class ByteStream(Protocol):
-    """A file that is open for reading bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, or none at the end."""
 
 
 def recognises(head: bytes) -> bool:

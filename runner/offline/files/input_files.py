@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyarrow import fs
 
@@ -75,11 +75,6 @@ def kind_of_head(head: bytes, kinds: Iterable[FileKind]) -> FileKind | str | Non
     return found or next((title for signature, title in _OTHERS.items() if head.startswith(signature)), None)
 
 
-def all_suffixes(kinds: Sequence[FileKind]) -> str:
-    """Return the suffixes of all kinds, for messages."""
-    return ", ".join(suffix for kind in kinds for suffix in kind.suffixes)
-
-
 FREE_BYTES = 2**26
 _OPTION = "input_max_unpacked_ratio"
 _ratio = OfflineConfig().input_max_unpacked_ratio
@@ -118,6 +113,13 @@ def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterato
         yield row
 
 
+class ByteStream(Protocol):
+    """A file that is open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, or none at the end."""
+
+
 class BoundedStream:
     """Stream that unpacks another stream and fails if the unpacked size exceeds the limit.
 
@@ -130,25 +132,16 @@ class BoundedStream:
         DataError: in `read`.
     """
 
-    closed = False
-
-    def __init__(self, stream: Any, packed: int, place: DataLocation) -> None:
+    def __init__(self, stream: ByteStream, packed: int, place: DataLocation) -> None:
         self._stream, self._packed, self._place = stream, packed, place
         self._num_read = 0
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return the next bytes."""
-        data: bytes = self._stream.read(most_bytes(self._packed) + 1 if size is None or size < 0 else size)
+        data = self._stream.read(size)
         self._num_read += len(data)
         check_size(self._num_read, self._packed, self._place)
         return data
-
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def close(self) -> None:
-        """Do nothing: the owner of the file closes it."""
 
 
 _WHERE = "offline.input_"
@@ -212,16 +205,6 @@ def named_inputs(config: OfflineConfig) -> list[str]:
     return [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
 
 
-def input_paths(config: OfflineConfig) -> list[str]:
-    """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
-    paths = named_inputs(config)
-    if not paths:
-        raise ConfigError(
-            [Problem("no input data is specified", _WHERE, "null", "a file, a folder, a pattern or a URI")]
-        )
-    return paths
-
-
 def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
     """Return the file system and the files and folders that `offline.input_` names, with patterns expanded.
 
@@ -240,9 +223,13 @@ def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
 
 
 def _locations(config: OfflineConfig) -> list[Location]:
+    given = named_inputs(config)
+    if not given:
+        what, expected = "no input data is specified", "a file, a folder, a pattern or a URI"
+        raise ConfigError([Problem(what, _WHERE, "null", expected)])
     locations = [
         locate(path, config.input_filesystem, config.input_filesystem_kwargs, "offline.input_filesystem")
-        for path in input_paths(config)
+        for path in given
     ]
     paths = {location.filesystem.type_name: location.shown for location in reversed(locations)}
     if len(paths) > 1:
@@ -349,7 +336,8 @@ def _files_in(
     if not found:
         names = ", ".join(info.base_name for info in files[:5]) or "nothing"
         what = f"folder {location.shown} does not contain data files"
-        raise DataError([Problem(what, _WHERE, names, all_suffixes(known))])
+        suffixes = ", ".join(suffix for one in known for suffix in one.suffixes)
+        raise DataError([Problem(what, _WHERE, names, suffixes)])
     return sorted(found, key=lambda pair: _natural_order(pair[0].path))
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
-from runner.offline.files.input_files import CSV, JSON, FileKind, InputFiles, check_kind
+from runner.offline.files.input_files import CSV, JSON, ByteStream, FileKind, InputFiles, check_kind
 from runner.offline.files.raw_rows import OPTIONAL_COLUMNS, RawTable, differing_columns
 
 _NEWLINE, _OBJECT = ord("\n"), ord("{")
@@ -44,14 +44,14 @@ class CheckedLines:
         DataError: in `read`: a line is not a JSON object or not UTF-8. Names the line.
     """
 
-    def __init__(self, stream: Any, place: DataLocation) -> None:
+    def __init__(self, stream: ByteStream, place: DataLocation) -> None:
         self._stream, self._place = stream, place
         self._tail = b""  # incomplete last line
         self._num_lines = 0
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return the next bytes, unchanged."""
-        data: bytes = self._stream.read(size)
+        data = self._stream.read(size)
         held = self._tail + data
         if self._num_lines == 0:
             held = held.removeprefix(_BOM)  # optional byte order mark
@@ -90,7 +90,7 @@ class CheckedLines:
         return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
 
 
-def find_damaged_line(stream: Any, place: DataLocation) -> DataError | None:
+def find_damaged_line(stream: ByteStream, place: DataLocation) -> DataError | None:
     """Return the error of the first line that is not a JSON object, or None. Slow, as it parses with Python."""
     number = 0
     held = b""
@@ -121,10 +121,6 @@ def _shown(text: bytes) -> str:
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 class Utf8Stream:
     """Stream that re-encodes text as UTF-8.
 
@@ -136,7 +132,7 @@ class Utf8Stream:
         UnicodeDecodeError: in `read`: the file has another encoding.
     """
 
-    def __init__(self, stream: _Readable, encoding: str) -> None:
+    def __init__(self, stream: ByteStream, encoding: str) -> None:
         self._stream = stream
         is_utf8 = codecs.lookup(encoding).name == "utf-8"
         self._decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)()
@@ -155,7 +151,7 @@ def _last_line_end(block: bytes) -> int:
     return block.rfind(b"\n") + 1
 
 
-def whole_lines(stream: _Readable, size: int, end_of: Callable[[bytes], int] = _last_line_end) -> Iterator[bytes]:
+def whole_lines(stream: ByteStream, size: int, end_of: Callable[[bytes], int] = _last_line_end) -> Iterator[bytes]:
     """Yield blocks of about `size` bytes that end at the end of a line or of the stream.
 
     Args:

@@ -38,7 +38,7 @@ def test_only_the_caller_reads_a_stream(tmp_path: Path, monkeypatch: pytest.Monk
     readers: set[int] = set()
     inner = BoundedStream.read
 
-    def noted(self: BoundedStream, size: int = -1) -> bytes:
+    def noted(self: BoundedStream, size: int) -> bytes:
         readers.add(threading.get_ident())
         return inner(self, size)
 

@@ -89,7 +89,7 @@ def test_only_the_caller_reads_a_stream(tmp_path: Path, monkeypatch: pytest.Monk
     readers: set[int] = set()
     read = CheckedLines.read
 
-    def noted(self: CheckedLines, size: int = -1) -> bytes:
+    def noted(self: CheckedLines, size: int) -> bytes:
         readers.add(threading.get_ident())
         return read(self, size)
 
