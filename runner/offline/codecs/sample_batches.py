@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from runner.config.errors import nearest_match
 from runner.episodes import nested
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, concat_blocks, empty_block
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, empty_block
 from runner.episodes.nested import Array
 from runner.offline.codecs.rllib_tables import first_packed, unpack_value
 from runner.offline.codecs.step_columns import column_to_arrays, is_list
@@ -37,7 +37,7 @@ from runner.offline.files.input_files import ByteStream
 MAX_TABLE_BYTES = 2**24
 _READ_BYTES = 2**20
 _TYPE = re.compile(rb'"type"\s*:\s*"(SampleBatch|MultiAgentBatch)"')
-_NEW_OBS, _POLICY_BATCHES, _TEXT = "new_obs", "policy_batches", "text"
+_NEW_OBS, _POLICY_BATCHES = "new_obs", "policy_batches"
 _OWN = {OBS, ACTIONS, REWARDS, _NEW_OBS, "dones", "terminateds", "truncateds", "eps_id", "t", "infos"}
 # Columns that the old stack stores or computes in addition to the steps, which are not module outputs.
 _LEFT_OUT = {
@@ -93,7 +93,7 @@ def decode(
     A chunk without an end flag keeps both flags false, because it may continue in other rows.
 
     Args:
-        table: one batch per row, as columns or as the column `text` of JSON lines (`ray.data.read_text`).
+        table: one batch per row.
         place: file and first row, for errors.
         counts: updated with the corrections made.
         policy: policy to read from MultiAgentBatches, or None if there is only one.
@@ -102,8 +102,6 @@ def decode(
         DataError: columns are missing, damaged or inconsistent. Names the file, row and field.
     """
     place = place or DataLocation(row=0)
-    if table.column_names == [_TEXT]:
-        return _decode_text(table, place, counts, policy)
     of_policy = _of_policy(table, place, policy)
     if of_policy is None:
         return empty_block({})
@@ -140,16 +138,6 @@ def decode(
         segments=None if has_ids else reader.segments(),
     )
     return group_steps(steps, counts if counts is not None else ReadCounts())
-
-
-def _decode_text(table: pa.Table, place: DataLocation, counts: ReadCounts | None, policy: str | None) -> ColumnBlock:
-    lines = table[_TEXT].to_pylist()
-    if not all(isinstance(line, str) for line in lines):
-        raise data_error("expected one line of JSON per row", place.of(_TEXT))
-    found = [decode(part, where, counts, policy) for where, part in _parse(lines, place)]
-    if not found:
-        raise data_error("these lines do not contain a SampleBatch", place)
-    return concat_blocks([block for block in found if len(block)] or found[:1])
 
 
 class _BatchReader:
@@ -327,7 +315,7 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def _parse(lines: Sequence[bytes | str], place: DataLocation) -> Iterator[tuple[DataLocation, pa.Table]]:
+def _parse(lines: Sequence[bytes], place: DataLocation) -> Iterator[tuple[DataLocation, pa.Table]]:
     """Yield one table per run of lines whose columns have equal types.
 
     Python parses the lines: pyarrow 25 crashes the process if a line is not an object (`null`), and returns arrays of
@@ -341,7 +329,7 @@ def _parse(lines: Sequence[bytes | str], place: DataLocation) -> Iterator[tuple[
         try:
             batch = json.loads(line)
         except (ValueError, RecursionError) as error:
-            hint = "; the file is truncated" if isinstance(line, bytes) and not line.endswith(b"\n") else ""
+            hint = "" if line.endswith(b"\n") else "; the file is truncated"
             raise data_error(f"this line is not valid JSON: {error!s:.200}{hint}", place.at(number)) from None
         if not isinstance(batch, dict):
             raise data_error("this line is not a JSON object", place.at(number), got=type(batch).__name__)

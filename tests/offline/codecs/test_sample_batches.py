@@ -226,16 +226,6 @@ def test_tables_with_a_batch_a_row() -> None:
     assert not recognises(b"\x89HDF")
 
 
-def test_lines_as_text() -> None:
-    rows = lines(batch(0, 3), batch(3, 4, end="T"), batch(0, 2, 9, obs=pack(np.zeros((2, 2))))).decode().splitlines()
-    assert observations(decode(pa.table({"text": rows[:2]}))) == [[0, 1, 2, 3, 4]]
-    assert len(decode(pa.table({"text": rows}))) == 3  # of two types
-    with pytest.raises(DataError, match="row 1"):
-        decode(pa.table({"text": [rows[0], "{"]}))
-    with pytest.raises(DataError, match="do not contain a SampleBatch"):
-        decode(pa.table({"text": [" "]}))
-
-
 def test_the_last_of_two_columns_of_one_name_counts() -> None:
     content = lines(batch(0, 3)).replace(b'"type"', b'"rewards": [7.0], "type"', 1)
     assert read(content).columns["rewards"].tolist() == [0, 1, 2]
