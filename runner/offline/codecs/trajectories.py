@@ -116,15 +116,12 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
     starts, kept = spans.starts[is_kept], kept[is_kept]
     offsets = np.concatenate(([0], np.cumsum(kept)))
     rows = _ranges(starts, kept)
-    final = offsets[1:] + np.arange(len(kept))  # rows of the final observations in `obs`
-    obs_rows = np.empty(len(rows) + len(kept), np.int64)
-    is_final = np.zeros(len(obs_rows), np.bool_)
-    is_final[final] = True
-    obs_rows[~is_final] = rows
-    obs_rows[final] = np.minimum(starts + kept, last[is_kept])  # observation of the dropped step, or a repeated one
+    # The final observation is the one of the dropped step, or a repeated one.
+    obs_rows = np.insert(rows, offsets[1:], np.minimum(starts + kept, last[is_kept]))
     columns = {name: _gather(column, rows) for name, column in steps.columns.items() if name != OBS}
     columns = {OBS: _gather(steps.columns[OBS], obs_rows)} | columns
     if steps.new_obs is not None:
+        final = offsets[1:] + np.arange(len(kept))
         nested.assign(columns[OBS], final, nested.take(steps.new_obs, last[is_kept]))
     infos: InfoRows | None = None
     if steps.infos is not None:  # final observations get empty infos
