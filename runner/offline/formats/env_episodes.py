@@ -54,14 +54,7 @@ class EnvEpisodeFormat(RecordedFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        found = [is_env_episodes(schema) for schema in data.schemas]
-        if len(set(found)) > 1:
-            odd = data.paths[found.index(not found[0])]
-            raise data_error(
-                f"some files contain multi-agent episodes and others do not: {data.where} and this file",
-                DataLocation(odd),
-            )
-        return found[0]
+        return data.all_files_are("multi-agent episodes", is_env_episodes)
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:

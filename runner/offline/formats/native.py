@@ -93,12 +93,7 @@ class EpisodeFormat(RecordedFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        found = [is_episodes(schema) or are_columns_of_episodes(schema) for schema in data.schemas]
-        if len(set(found)) > 1:
-            odd = data.paths[found.index(not found[0])]
-            what = f"some files contain episodes and others do not: {data.where} and this file"
-            raise data_error(what, DataLocation(odd))
-        return found[0]
+        return data.all_files_are("episodes", lambda one: is_episodes(one) or are_columns_of_episodes(one))
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:

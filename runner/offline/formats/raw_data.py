@@ -109,6 +109,14 @@ class RawData:
         """Columns that pyarrow cannot read -> the reason."""
         return self.reader.unreadable if isinstance(self.reader, ParquetReader) else {}
 
+    def all_files_are(self, kind: str, recognises: Callable[[pa.Schema], bool]) -> bool:
+        """Return whether the schemas of all files are recognised. Raises `DataError` if only some are."""
+        found = [recognises(schema) for schema in self.schemas]
+        if len(set(found)) > 1:
+            what = f"some files contain {kind} and others do not: {self.where} and this file"
+            raise data_error(what, DataLocation(self.paths[found.index(not found[0])]))
+        return found[0]
+
     def of_module(self, module: ModuleAgents) -> RawData:
         """Return the data without files that do not contain rows of the module's agents.
 
