@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.episodes.columns import REWARDS, ColumnBlock
-from runner.episodes.nested import StateError
 from runner.offline.codecs.episode_format import (
     KEYS,
     file_columns,
@@ -109,6 +108,7 @@ class EpisodeFormat(RecordedFormat):
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+        assert self.layout is not None
         return list(decode_by_module(table, self.layout, place, counts))
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
@@ -121,12 +121,12 @@ class EpisodeFormat(RecordedFormat):
         return {"num_episodes": len(ids), "num_steps": sum(pc.sum(table["length"]).as_py() for table in tables)}
 
 
-def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
+def decode_episodes(table: pa.Table, layout: Layout, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
     """Decode the episodes in a table, except for episodes recorded before their first step.
 
     Args:
         table: rows in the episode format.
-        layout: layout of the columns, some of which may be missing from the table. None uses the table's metadata.
+        layout: layout of the columns, some of which may be missing from the table.
         place: location of the first row, for messages.
         counts: updated with the number of episodes left out.
 
@@ -134,14 +134,12 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation,
         DataError: the rows are damaged, or a reward is not finite.
     """
     try:
-        if layout is None:
-            layout = read_layout(table.schema)
         is_empty = pc.equal(table["length"], 0)
         if pc.any(is_empty).as_py():
             counts.trajectories_dropped += pc.sum(is_empty).as_py()
             table = table.filter(pc.invert(is_empty))
         block = table_to_block(table, present_columns(layout, table.column_names))
-    except (StateError, ValueError, pa.ArrowException) as error:
+    except (ValueError, pa.ArrowException) as error:
         raise data_error(f"the episodes are damaged: {first_line(error)}", place) from None
     rewards = block.columns.get(REWARDS)
     if isinstance(rewards, np.ndarray) and rewards.dtype.kind == "f" and not np.isfinite(rewards).all():
@@ -149,9 +147,7 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation,
     return block
 
 
-def decode_by_module(
-    table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts
-) -> Iterator[ColumnBlock]:
+def decode_by_module(table: pa.Table, layout: Layout, place: DataLocation, counts: ReadCounts) -> Iterator[ColumnBlock]:
     """Yield the episodes in a table, one block per acting module. See `decode_episodes`."""
     for module_id, rows in rows_by_module(table):
         block = decode_episodes(rows, layout, place, counts)
