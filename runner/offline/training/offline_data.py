@@ -336,8 +336,8 @@ class OfflineData(Part):
         elif self.source is not None and state.get("beginning") not in (None, self.source.beginning()):
             what = (
                 "the data does not start with the same episodes as when the checkpoint was written, so the run cannot "
+                "resume"
             )
-            "resume"
             fix = "make the function yield the same episodes with the same id_, or resume RUN_DIR --module-only"
             raise ConfigError([Problem(what, "offline.input_", self.source.where, fix=fix)])
         self.num_batches = int(state["num_batches"])

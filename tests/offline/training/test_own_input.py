@@ -113,6 +113,7 @@ def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) ->
     ):
         second.set_state(state)
     assert "nameless_episodes" in str(caught.value)
+    assert caught.value.problems[0].what.endswith("so the run cannot resume")
 
 
 @pytest.mark.slow
