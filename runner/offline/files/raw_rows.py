@@ -38,6 +38,15 @@ class RawReader(Protocol):
         """Return the tables of rows, each with the location of its first row."""
 
 
+def narrowed(table: pa.Table, place: DataLocation, row_filter: Any, columns: Collection[str] | None) -> RawTable:
+    """Return the rows that pass a filter, with these columns, or all columns for None. A filter hides row numbers."""
+    if row_filter is not None:
+        table, place = table.filter(row_filter), DataLocation(place.file)
+    if columns is not None:
+        table = table.select([name for name in table.column_names if name in columns])
+    return table, place
+
+
 def differing_columns(names: Collection[str], path: str, first: str, known: Sequence[str]) -> DataError:
     """Return the error for columns that only the file at `path` has, or only the first file, with columns `known`."""
     what = f"the files do not have the same columns: {', '.join(sorted(names))}"

@@ -22,7 +22,7 @@ from runner.config.imports import import_target
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import DataLocation, data_error, first_line
 from runner.offline.files.input_files import FileKind, existing_paths, find_files
-from runner.offline.files.raw_rows import RawTable, ray_expression
+from runner.offline.files.raw_rows import RawTable, narrowed, ray_expression
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -226,6 +226,8 @@ class RayReader:
 
     Args:
         config: the `offline` block.
+
+    Attributes:
         row_filter: only rows for which it is true are returned.
 
     Raises:
@@ -255,18 +257,13 @@ class RayReader:
 
     def dataset(self, columns: Sequence[str] | None = None) -> Dataset:
         """Return the rows as a Ray data set. Works only in the process that opened them."""
-        return _narrowed(self._dataset, self._config.input_read_method_kwargs.get("filter"), columns)
+        return narrowed_dataset(self._dataset, self._config, columns)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         row = 0
         for table in self._batches(_ROWS_PER_TABLE) if self._held is None else self._held_tables(self._held):
-            place = DataLocation(str(self._config.input_), row)
+            yield narrowed(table, DataLocation(str(self._config.input_), row), self.row_filter, columns)
             row += table.num_rows
-            if self.row_filter is not None:
-                table, place = table.filter(self.row_filter), DataLocation(str(self._config.input_))
-            if columns is not None:
-                table = table.select([name for name in table.column_names if name in columns])
-            yield table, place
 
     def _batches(self, size: int) -> Iterator[pa.Table]:
         with self._errors_of_data():
@@ -357,11 +354,12 @@ def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
     if config.input_read_method == "auto":
         config = replace(config, input_read_method=f"read_{find_files(config, known).kind.name}")
     check_ray_options(config)
-    given = config.input_read_method_kwargs
-    return _narrowed(read_with_ray(config), given.get("filter"), given.get("columns"))
+    return narrowed_dataset(read_with_ray(config), config, config.input_read_method_kwargs.get("columns"))
 
 
-def _narrowed(dataset: Dataset, row_filter: Any, columns: Sequence[str] | None) -> Dataset:
+def narrowed_dataset(dataset: Dataset, config: OfflineConfig, columns: Sequence[str] | None) -> Dataset:
+    """Return the rows that pass the configured filter, with these columns, or all columns for None."""
+    row_filter = config.input_read_method_kwargs.get("filter")
     if row_filter is not None:
         dataset = dataset.filter(expr=ray_expression(row_filter))
     return dataset if columns is None else dataset.select_columns(list(columns))

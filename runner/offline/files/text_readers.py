@@ -21,7 +21,7 @@ import pyarrow.json
 
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.input_files import CSV, JSON, ByteStream, FileKind, InputFiles, check_kind
-from runner.offline.files.raw_rows import OPTIONAL_COLUMNS, RawTable, differing_columns
+from runner.offline.files.raw_rows import OPTIONAL_COLUMNS, RawTable, differing_columns, narrowed
 
 _NEWLINE, _OBJECT = ord("\n"), ord("{")
 _BOM = b"\xef\xbb\xbf"
@@ -254,13 +254,8 @@ class TextReader:
                 missing = set(wanted).difference(table.column_names, OPTIONAL_COLUMNS)
                 if missing:
                     raise differing_columns(missing, path, self.files.paths[0], self.schema.names)
-                place = DataLocation(path, row)
+                yield narrowed(table, DataLocation(path, row), self.row_filter, columns)
                 row += batch.num_rows
-                if self.row_filter is not None:
-                    table, place = table.filter(self.row_filter), DataLocation(path)  # row numbers are lost
-                if columns is not None:
-                    table = table.select([name for name in table.column_names if name in columns])
-                yield table, place
 
     def _stream(self, path: str, schema: pa.Schema | None, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         check_kind(self.files, path)

@@ -21,8 +21,8 @@ from runner.offline.files import input_files
 from runner.offline.files.data_error import DataLocation
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.files.raw_rows import RawReader, RawTable, ray_expression
-from runner.offline.files.ray_data import RAY_OPTIONS, RayReader
+from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.files.ray_data import RAY_OPTIONS, RayReader, narrowed_dataset
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.formats.stream import StreamFormat
@@ -44,17 +44,12 @@ def parquet_dataset(
     """
     import ray.data
 
-    files, row_filter = reader.files, config.input_read_method_kwargs.get("filter")
+    files = reader.files
     given = _configured(config) | dict(options) | {"filesystem": files.filesystem, "file_extensions": None}
     if any(footer.schema.names != reader.schema.names for footer in reader.footers):
         given["schema"] = reader.schema  # Ray cannot select infos if a file lacks them
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    dataset: Dataset = ray.data.read_parquet(list(files.paths), **given)
-    if row_filter is not None:
-        dataset = dataset.filter(expr=ray_expression(row_filter))
-    if columns is not None:
-        dataset = dataset.select_columns(columns)
-    return dataset
+    return narrowed_dataset(ray.data.read_parquet(list(files.paths), **given), config, columns)
 
 
 ReadTables = Callable[[], Iterator[pa.Table]]
