@@ -85,7 +85,7 @@ def _decode_equal(items: Sequence[Any]) -> Array:
     if len(heads) != len(items) or heads.count(first) != len(items):
         wrong = next(step for step, item in enumerate(items) if item != first)
         raise EncodedArrayError(f"step {wrong} holds {_outline(items[wrong])}, step 0 {_outline(first)}")
-    dtype, sizes = _check_array(first, _field(first, "type"), _field(first, "shape", None))
+    dtype, sizes = _check_array(first)
     num_bytes = math.prod(sizes) * dtype.itemsize
     if set(map(type, parts)) != {bytes} or set(map(len, parts)) != {num_bytes}:
         wrong = next(step for step, part in enumerate(parts) if type(part) is not bytes or len(part) != num_bytes)
@@ -94,7 +94,7 @@ def _decode_equal(items: Sequence[Any]) -> Array:
 
 
 def _decode_array(value: Mapping[Any, Any]) -> Any:
-    dtype, sizes = _check_array(value, _field(value, "type"), _field(value, "shape", None))
+    dtype, sizes = _check_array(value)
     data = _field(value, "data")
     if type(data) is not bytes or len(data) != math.prod(sizes) * dtype.itemsize:
         got = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
@@ -103,23 +103,21 @@ def _decode_array(value: Mapping[Any, Any]) -> Any:
     return array if _field(value, "nd") else array[()]
 
 
-def _check_array(value: Mapping[Any, Any], kind: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _check_array(value: Mapping[Any, Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the checked dtype and shape of an encoded array."""
-    is_array = _field(value, "nd")
+    is_array, name, shape = _field(value, "nd"), _text(_field(value, "type")), _field(value, "shape", None)
     if type(is_array) is not bool:
         raise EncodedArrayError(f"the field nd of an array is {is_array!r:.40}, expected true or false")
-    if _field(value, "kind", b"") not in (b"", ""):
+    if (kind := _field(value, "kind", b"")) not in (b"", ""):
         kinds = {"O": "object arrays are", "V": "structured arrays are"}
-        name = kinds.get(str(_text(_field(value, "kind"))), f"arrays of kind {_field(value, 'kind')!r:.20} are")
-        raise EncodedArrayError(f"{name} not supported, because decoding them runs code from the file")
-    name = _text(kind)
+        what = kinds.get(str(_text(kind)), f"arrays of kind {kind!r:.20} are")
+        raise EncodedArrayError(f"{what} not supported, because decoding them runs code from the file")
     if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(name):
         what = "object arrays are not supported, because decoding them runs code from the file"
         raise EncodedArrayError(what if str(name).endswith("O") else f"arrays of dtype {name!r:.40} are not supported")
     sizes = () if not is_array else tuple(shape) if isinstance(shape, list) else None
-    if sizes is None or len(sizes) > 32 or not all(type(size) is int and 0 <= size < 2**40 for size in sizes):
-        raise EncodedArrayError(f"the shape of an array is invalid: {shape!r:.60}")
-    if 0 in sizes and max(sizes) > 2**24:
+    are_sizes = sizes is not None and len(sizes) <= 32 and all(type(n) is int and 0 <= n < 2**40 for n in sizes)
+    if sizes is None or not are_sizes or (0 in sizes and max(sizes) > 2**24):
         raise EncodedArrayError(f"the shape of an array is invalid: {shape!r:.60}")
     return np.dtype(name), sizes
 

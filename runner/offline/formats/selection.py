@@ -41,9 +41,9 @@ class ModuleAgents:
 
     def no_rows(self, found: Iterable[str], place: DataLocation) -> DataError:
         """Return the error for data without steps of these agents; `found` are the agents in the data."""
-        what = f"no rows for module {self.module_id}: the data do not contain steps of {_listed(self.agents)}"
+        what = f"no rows for module {self.module_id}: the data do not contain steps of {', '.join(self.agents)}"
         fix = f"map an agent of the data to it in {MAPPING}, or remove it from multi_agent.modules_to_train"
-        return data_error(what, place, got=_listed(found) or "no agents", fix=fix)
+        return data_error(what, place, got=", ".join(found) or "no agents", fix=fix)
 
     def chosen(self, block: ColumnBlock, place: DataLocation) -> ColumnBlock:
         """Return the episodes of the module's agents.
@@ -52,7 +52,7 @@ class ModuleAgents:
             DataError: the data come from a single agent, or have an agent without a module.
         """
         if block.agents is None:
-            known = _listed((*self.agents, *self.others))
+            known = ", ".join((*self.agents, *self.others))
             what = "these data come from a single agent, but the experiment has several"
             raise data_error(what, place, expected=f"data that name the agent of each episode, one of {known}")
         self.check_known(dict.fromkeys(block.agents.agent_ids), place)
@@ -73,7 +73,7 @@ class ModuleAgents:
                 raise ValueError(f"only some have {', '.join(odd)}")
             return concat_blocks(kept)
         except ValueError as error:
-            what = f"the agents {_listed(self.agents)} share a module but their columns differ: {error}"
+            what = f"the agents {', '.join(self.agents)} share a module but their columns differ: {error}"
             expected, fix = "agents with equal spaces", "give the other agents a separate module"
             raise data_error(what, place, expected=expected, fix=fix) from None
 
@@ -83,10 +83,6 @@ def several_agents(agents: Iterable[str], place: DataLocation) -> DataError:
     what = "these data come from several agents, but the experiment has one"
     fix = "use an experiment with several agents (env._target_ is a MultiAgentEnv)"
     return data_error(what, place, got=list_names(agents), fix=fix)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 ALWAYS_READ = (OBS, ACTIONS, REWARDS)

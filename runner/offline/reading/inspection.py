@@ -246,18 +246,16 @@ class _LeafScan:
         self._dtype, self._shape = leaf.dtype, leaf.shape[1:]
         if leaf.dtype.kind not in "biuf" or leaf.size == 0:
             return
-        if leaf.dtype.kind == "f":
-            total = float(leaf.sum(dtype=np.float64))
-            if not math.isfinite(total):
-                is_finite = np.isfinite(leaf)
-                self._num_not_finite += int(leaf.size - is_finite.sum())
-                leaf = leaf[is_finite]
-                if not leaf.size:
-                    return
-                total = float(leaf.sum(dtype=np.float64))
-        else:
-            total = float(leaf.sum(dtype=np.float64))
+        total = float(leaf.sum(dtype=np.float64))
+        if leaf.dtype.kind != "f":
             self._count(leaf)
+        elif not math.isfinite(total):
+            is_finite = np.isfinite(leaf)
+            self._num_not_finite += int(leaf.size - is_finite.sum())
+            leaf = leaf[is_finite]
+            if not leaf.size:
+                return
+            total = float(leaf.sum(dtype=np.float64))
         self._low, self._high = min(self._low, leaf.min().item()), max(self._high, leaf.max().item())
         self._sum += total
         self._num += leaf.size

@@ -81,7 +81,7 @@ def _sections(inspection: Inspection) -> Iterator[Section]:
 
 
 def _files(data: Description, env_name: str | None) -> list[tuple[str, str]]:
-    files = ", ".join(_file_name(path) for path in data.files[:_MAX_FILES])
+    files = ", ".join(path.rpartition("/")[2] or path for path in data.files[:_MAX_FILES])
     files += f", ... ({len(data.files)} files)" if len(data.files) > _MAX_FILES else ""
     return [
         ("format", data.format),
@@ -225,7 +225,3 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
     return json.dumps(value, default=str) if isinstance(value, (bool, int)) else str(value)
-
-
-def _file_name(path: str) -> str:
-    return path.rpartition("/")[2] or path

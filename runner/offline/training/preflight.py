@@ -27,7 +27,6 @@ from runner.pipelines.requirements import Requirements
 
 if TYPE_CHECKING:
     from runner.module_building import BuiltModule
-    from runner.modules.rl_module import RLModule
 
 
 def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:

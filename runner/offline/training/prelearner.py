@@ -216,15 +216,11 @@ class OfflinePreLearner:
         train_batch = self._learner_connector(
             rl_module={module_id: self._module}, batch={}, episodes=block, shared_data={}
         )[module_id]
-        columns = {name: train_batch[name] for name in self._kept(train_batch)}
+        columns = {name: train_batch[name] for name in (*self._columns, LOSS_MASK) if name in train_batch}
         rows = nested.map_leaves(_to_numpy, columns)
         shuffled = flat_columns(self._shuffled(rows, stream))
         reported = taken_metrics({module_id: [self._learner_connector]})
         return {**shuffled, **metric_columns(reported, nested.row_count(shuffled))}
-
-    def _kept(self, train_batch: Mapping[str, Any]) -> list[str]:
-        names = dict.fromkeys((*self._columns, LOSS_MASK))
-        return [name for name in names if name in train_batch]
 
     @staticmethod
     def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class PipelineMonitor:
         self._is_materialised = isinstance(dataset, MaterializedDataset)
         # All rows of a materialised data set have been read already.
         self._num_rows_of_others = dataset.count() if self._is_materialised else 0
-        self._executor: Callable[[], Any] = _nothing
+        self._executor: Callable[[], Any] = lambda: None  # a weak reference after the first execution
         self._status: PipelineStatus | None = None
         self._reported_rows = self._num_rows_of_others
         self._reported_at = clock()
@@ -80,10 +80,6 @@ class PipelineMonitor:
     @property
     def _num_rows(self) -> int:
         return self._num_rows_of_others + (self._status.num_rows if self._status else 0)
-
-
-def _nothing() -> None:
-    """Replace a weak reference before the first execution."""
 
 
 # Approximate number of read tasks in one execution.
