@@ -116,12 +116,8 @@ def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | No
     return pa.array(texts, pa.list_(pa.field("item", pa.string(), nullable=False)))
 
 
-def value_type(leaf: Leaf) -> pa.DataType | None:
-    """Return the Arrow type of one row, or None if a row is empty."""
-    if leaf.num_bytes == 0 and not leaf.is_text:
-        return None
-    if leaf.size == 0:
-        return None
+def value_type(leaf: Leaf) -> pa.DataType:
+    """Return the Arrow type of one row, which must have values."""
     if leaf.dtype.kind == "U":
         return _in_list(pa.string(), leaf)
     if leaf.dtype.kind == "S":
@@ -142,10 +138,7 @@ def not_null(name: str, type_: pa.DataType) -> pa.Field:
 
 def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
     """Return the rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
-    type_ = value_type(leaf)
-    if type_ is None:
-        raise ValueError(f"{leaf.column}: rows of shape {leaf.shape} do not contain values")
-    rows = len(array)
+    type_, rows = value_type(leaf), len(array)
     array = np.ascontiguousarray(array.astype(leaf.dtype, copy=False))
     if pa.types.is_fixed_size_binary(type_):
         return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(array.reshape(-1).view(np.uint8))])
@@ -185,10 +178,10 @@ def _widened(flat: Array, leaf: Leaf) -> Array:
     return flat.astype(leaf.dtype) if flat.dtype.itemsize <= leaf.dtype.itemsize else flat
 
 
-def _cast_names(values: pa.Array, expected: pa.DataType | None, leaf: Leaf) -> pa.Array:
+def _cast_names(values: pa.Array, expected: pa.DataType, leaf: Leaf) -> pa.Array:
     """Cast lists that only differ in the name or nullability of their items."""
     try:
-        if expected is not None and _value_kind(values.type) == _value_kind(expected):
+        if _value_kind(values.type) == _value_kind(expected):
             return values.cast(expected)
     except pa.ArrowInvalid:
         pass

@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.nested import StateError, read_key
 from runner.episodes.rollout_parts import take_chunks
-from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import INFOS, KEYS, TASK, episodes_to_table, tasks_to_arrow
 from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escaped, layout_of
 
@@ -191,15 +190,13 @@ def read_layouts(schema: pa.Schema) -> dict[str, Layout]:
 def agent_columns(agent: str, layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
     """Return the file columns that a reader of an agent's layout needs, in addition to `eps_id`."""
     names = [name for name in _OF_AGENT if name not in (_RETURN, *(() if with_infos else (INFOS,)))]
-    names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
-    needed = {f"{agent_prefix(agent)}{name}" for name in names}
+    needed = {f"{agent_prefix(agent)}{name}" for name in (*names, *layout.file_columns())}
     return [name for name in schema.names if name in needed]
 
 
 def missing_columns(agent: str, layout: Layout, schema: pa.Schema, names: Iterable[str]) -> list[str]:
     """Return the file columns that are missing for the agent's columns `names` and its keys."""
-    leaves = layout.selected(set(names)).leaves()
-    needed = [*KEYS, *(leaf.column for leaf in leaves if value_type(leaf) is not None)]
+    needed = [*KEYS, *layout.selected(set(names)).file_columns()]
     return [column for name in needed if (column := f"{agent_prefix(agent)}{name}") not in schema.names]
 
 

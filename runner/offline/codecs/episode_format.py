@@ -69,9 +69,8 @@ def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool, has_tasks
         *([pa.field(TASK, pa.string())] if has_tasks else []),
     ]
     for leaf in layout.leaves():
-        type_ = value_type(leaf)
-        if type_ is not None:
-            fields.append(not_null(leaf.column, pa.list_(not_null("item", type_))))
+        if leaf.size:
+            fields.append(not_null(leaf.column, pa.list_(not_null("item", value_type(leaf)))))
     if has_infos:
         fields.append(pa.field(INFOS, _INFO_TYPE))
     if has_agents:
@@ -115,7 +114,7 @@ def episodes_to_table(
         pairs: list[tuple[Leaf, Array]] = []
         nested.map_leaves(lambda leaf, array, pairs=pairs: pairs.append((leaf, array)), tree, block.columns[name])
         for leaf, array in pairs:
-            if value_type(leaf) is not None:
+            if leaf.size:
                 type_ = schema.field(leaf.column).type
                 values = values_to_arrow(np.asarray(array), leaf)
                 arrays[leaf.column] = pa.ListArray.from_arrays(offsets, values, type=type_)
@@ -189,7 +188,7 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
     present = set(names)
 
     def is_present(leaf: Leaf) -> bool:
-        return value_type(leaf) is None or leaf.column in present
+        return not leaf.size or leaf.column in present
 
     kept = {name for name, tree in layout.columns.items() if all(is_present(leaf) for leaf in nested.leaves(tree))}
     return layout.selected(kept)
@@ -208,8 +207,7 @@ def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
     """Return the file columns that a reader of `layout` needs. Tasks are read together with infos."""
-    names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS, TASK] if with_infos else [])]
-    names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
+    names = {*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS, TASK] if with_infos else []), *layout.file_columns()}
     return [name for name in schema.names if name in names]
 
 
@@ -278,7 +276,7 @@ def read_flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 
 def _read_leaf(table: pa.Table, leaf: Leaf, lengths: npt.NDArray[np.int64], rows_per_chunk: int) -> Array:
     expected = lengths + rows_per_chunk
-    if value_type(leaf) is None:
+    if not leaf.size:
         return np.zeros((int(expected.sum()), *leaf.shape), leaf.dtype)
     column = table[leaf.column]
     if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):

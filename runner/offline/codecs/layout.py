@@ -95,6 +95,10 @@ class Layout:
         """Yield all leaves of all columns."""
         yield from nested.leaves(dict(self.columns))
 
+    def file_columns(self) -> list[str]:
+        """Return the file columns of all leaves. Leaves without values are not stored."""
+        return [leaf.column for leaf in self.leaves() if leaf.size]
+
     def selected(self, names: set[str]) -> Layout:
         """Return the layout of the given columns only."""
         return replace(self, columns={name: tree for name, tree in self.columns.items() if name in names})

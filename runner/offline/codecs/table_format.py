@@ -74,11 +74,11 @@ def block_to_steps(
     add(not_null("t", pa.int64()), pa.array(t))
     for name, tree in layout.columns.items():
         for leaf, array in _pairs(tree, block.columns[name]):
-            if value_type(leaf) is not None:
+            if leaf.size:
                 values = array[obs_rows] if name == OBS else array
                 add(not_null(leaf.column, value_type(leaf)), values_to_arrow(values, leaf))
     for leaf, array in _pairs(layout.columns[OBS], block.columns[OBS]):
-        if value_type(leaf) is not None:
+        if leaf.size:
             column = new_obs_column(leaf)
             add(not_null(column, value_type(leaf)), values_to_arrow(array[obs_rows + 1], leaf))
     add(not_null("terminateds", pa.bool_()), pa.array(last & block.is_terminated[chunk]))
@@ -366,7 +366,7 @@ class _StepReader:
 
     def _ours(self, tree: Any, is_new_obs: bool = False) -> Column:
         def read(leaf: Leaf) -> Array:
-            if value_type(leaf) is None:
+            if not leaf.size:
                 return np.zeros((self.table.num_rows, *leaf.shape), leaf.dtype)
             name = new_obs_column(leaf) if is_new_obs else leaf.column
             try:

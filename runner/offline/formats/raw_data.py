@@ -13,7 +13,6 @@ from runner.config.errors import list_names
 from runner.config.offline import OfflineConfig
 from runner.config.recorded_columns import ALIASES, canonical_name
 from runner.episodes.nested import StateError
-from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import is_episodes, read_layout
 from runner.offline.codecs.layout import Layout
 from runner.offline.codecs.table_format import read_steps_layout
@@ -228,7 +227,7 @@ def common_layout(
 
 def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence[str]) -> None:
     """Reject a file from which another tool has removed columns that every reader needs."""
-    needed = [leaf.column for leaf in layout.selected(set(ALWAYS_READ)).leaves() if value_type(leaf) is not None]
+    needed = layout.selected(set(ALWAYS_READ)).file_columns()
     missing = [name for name in ALWAYS_READ if name not in layout.columns]
     missing += [name for name in (*needed, *keys) if name not in schema.names]
     if missing:
