@@ -30,7 +30,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.episodes.nested import StateError, read_key
 from runner.episodes.rollout_parts import take_chunks
 from runner.offline.codecs.episode_format import INFOS, KEYS, TASK, episodes_to_table, tasks_to_arrow
-from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escaped, layout_of
+from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escaped, layout_of, load_metadata
 
 METADATA_KEY = b"runner.env_episodes"
 EPS_ID, LENGTH = "eps_id", "length"
@@ -176,14 +176,7 @@ def read_layouts(schema: pa.Schema) -> dict[str, Layout]:
     content = (schema.metadata or {}).get(METADATA_KEY)
     if content is None:
         raise StateError(f"the schema does not have the metadata {METADATA_KEY.decode()}")
-    try:
-        state = json.loads(content)
-    except ValueError as error:
-        raise StateError(f"not valid JSON: {error}") from None
-    version = read_key(state, "version", (int,), "layouts")
-    if version > VERSION:
-        raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
-    agents = read_key(state, "agents", (dict,), "layouts")
+    agents = read_key(load_metadata(content), "agents", (dict,), "layouts")
     return {agent: Layout.from_json(json.dumps(one).encode()) for agent, one in agents.items()}
 
 

@@ -143,13 +143,7 @@ class Layout:
     @classmethod
     def from_json(cls, content: bytes) -> Layout:
         """Invert `to_json`. Raises `StateError` if the content is damaged."""
-        try:
-            state = json.loads(content)
-        except ValueError as error:
-            raise StateError(f"not valid JSON: {error}") from None
-        version = read_key(state, "version", (int,), "layout")
-        if version > VERSION:
-            raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
+        state = load_metadata(content)
         columns = read_key(state, "columns", (dict,), "layout")
         return cls(
             {name: _tree_from_plain(tree, f"columns.{name}") for name, tree in columns.items()},
@@ -157,6 +151,18 @@ class Layout:
             read_key(state, "env", (str,), "layout", default=None),
             read_key(state, "module_id", (str,), "layout", default=None),
         )
+
+
+def load_metadata(content: bytes) -> Any:
+    """Return the state in the metadata of a schema. Raises `StateError` if it is damaged or of a newer version."""
+    try:
+        state = json.loads(content)
+    except ValueError as error:
+        raise StateError(f"not valid JSON: {error}") from None
+    version = read_key(state, "version", (int,), "layout")
+    if version > VERSION:
+        raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
+    return state
 
 
 def layout_of(block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None) -> Layout:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from runner.offline.codecs.arrow_columns import values_from_arrow
-from runner.offline.codecs.layout import Layout, Leaf, rows_per_chunk
-from runner.offline.codecs.table_format import METADATA_KEY, new_obs_column
+from runner.offline.codecs.layout import Leaf, rows_per_chunk
+from runner.offline.codecs.table_format import new_obs_column, read_steps_layout
 
 # Columns that are empty in all rows with a single agent.
 _OF_AGENTS = ("agent_id", "module_id", "multi_agent_episode_id")
@@ -73,10 +73,9 @@ def _json(value: Any) -> str:
 
 
 def _leaf_of(table: pa.Table, name: str) -> Leaf | None:
-    content = (table.schema.metadata or {}).get(METADATA_KEY)
-    if content is None:
+    layout = read_steps_layout(table.schema)
+    if layout is None:
         return None
-    layout = Layout.from_json(content)
     for column in layout.columns:
         for leaf in layout.selected({column}).leaves():
             if leaf.column == name or (rows_per_chunk(column) and new_obs_column(leaf) == name):
