@@ -49,25 +49,6 @@ class RecordedData:
     dist_inputs: Any
 
 
-def concat_data(parts: list[RecordedData]) -> RecordedData:
-    """Concatenate the data of all parts, in order.
-
-    Raises:
-        ConfigError: there are no parts.
-    """
-    if not parts:
-        raise ConfigError([Problem("there are no recorded episodes to evaluate a policy on", where="offline.input_")])
-    return RecordedData(
-        lengths=np.concatenate([part.lengths for part in parts]),
-        is_terminated=np.concatenate([part.is_terminated for part in parts]),
-        rewards=np.concatenate([part.rewards for part in parts]),
-        log_ratios=np.concatenate([part.log_ratios for part in parts]),
-        obs=_concat_tensors([part.obs for part in parts]),
-        actions=_concat_tensors([part.actions for part in parts]),
-        dist_inputs=_concat_tensors([part.dist_inputs for part in parts]),
-    )
-
-
 def _concat_tensors(parts: list[Any]) -> Any:
     return None if parts[0] is None else nested.map_leaves(lambda *leaves: torch.cat(leaves), *parts)
 
@@ -89,8 +70,20 @@ class BlockReader:
     needs_model: bool
 
     def read_all(self, blocks: Iterable[ColumnBlock]) -> RecordedData:
-        """Read every block once."""
-        return concat_data([self.read(block) for block in blocks if len(block)])
+        """Read every block once. Raises `ConfigError` if there are no episodes."""
+        parts = [self.read(block) for block in blocks if len(block)]
+        if not parts:
+            what = "there are no recorded episodes to evaluate a policy on"
+            raise ConfigError([Problem(what, where="offline.input_")])
+        return RecordedData(
+            lengths=np.concatenate([part.lengths for part in parts]),
+            is_terminated=np.concatenate([part.is_terminated for part in parts]),
+            rewards=np.concatenate([part.rewards for part in parts]),
+            log_ratios=np.concatenate([part.log_ratios for part in parts]),
+            obs=_concat_tensors([part.obs for part in parts]),
+            actions=_concat_tensors([part.actions for part in parts]),
+            dist_inputs=_concat_tensors([part.dist_inputs for part in parts]),
+        )
 
     @torch.no_grad()
     def read(self, block: ColumnBlock) -> RecordedData:
