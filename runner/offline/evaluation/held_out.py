@@ -321,9 +321,7 @@ def _naming_data_keys() -> Iterator[None]:
 
 
 def _data_key(where: str | None) -> str | None:
-    if where is None:
-        return None
-    return re.sub(r"\boffline\.input_(?![a-z])", _INPUT, where).replace("off-policy evaluation", _TYPE)
+    return None if where is None else re.sub(r"\boffline\.input_(?![a-z])", _INPUT, where)
 
 
 _COUNTS = ("num_episodes", "num_env_steps")

@@ -36,7 +36,7 @@ ROBUST_METHODS: dict[str, Callable[[RecordedSteps, ModelValues, float], Estimato
 }
 DIRECT_METHOD = "dm"
 METHODS = (*RATIO_METHODS, DIRECT_METHOD, *ROBUST_METHODS)
-_WHERE = "off-policy evaluation"
+_WHERE = "evaluation.offline_evaluation_type"
 
 
 @dataclass(frozen=True)
