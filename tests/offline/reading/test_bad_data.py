@@ -25,7 +25,6 @@ from tests.conftest import Outcome, Run, checkpoints_of
 from tests.offline.blocks import flat_block
 from tests.offline.problems import (
     OTHER_SHAPE,
-    after_its_end,
     config_error,
     damaged_parquet,
     data_error,
@@ -37,7 +36,6 @@ from tests.offline.problems import (
     no_complete_step,
     no_data_files,
     no_json,
-    no_number,
     no_path,
     no_trajectories,
     not_finite,
@@ -52,7 +50,6 @@ from tests.offline.problems import (
     unnamed_column,
     unreadable,
     value_missing,
-    wrongly_named_column,
 )
 from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, record
 from tests.support.problems import assert_error
@@ -235,15 +232,6 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
             unnamed_column("rewards", "TMP/data/a.parquet", _OWN_NAMES, "rew"),
         ),
     ),
-    "wrong_mapping": (
-        steps(PLAIN),
-        ("offline.input_read_schema.obs=observations",),
-        data_error(
-            wrongly_named_column(
-                "obs", "observations", "TMP/data/a.parquet", "actions, eps_id, obs, rewards, t, terminateds", "actions"
-            )
-        ),
-    ),
     "mixed_shapes": (mixed_shapes, (), data_error(mixed_columns(OTHER_SHAPE))),
     "mixed_shapes_in_a_table": (
         mixed_shapes_in_a_table,
@@ -255,20 +243,10 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(not_finite("e1", 1, "TMP/data/episodes-0-000000.parquet, row 1, column rewards")),
     ),
-    "nan_reward_in_csv": (
-        nan_reward(output_write_episodes=False, output_write_method="write_csv"),
-        (),
-        data_error(not_finite("e1", 1, "TMP/data/steps-0-000000.csv, row 6, column rewards")),
-    ),
     "nan_reward_in_json": (
         nan_reward(output_write_episodes=False, output_write_method="write_json"),
         (),
         data_error(not_finite("e1", 1, "TMP/data/steps-0-000000.json, row 6, column rewards")),
-    ),
-    "text_reward": (
-        steps(lambda: with_column("rewards", ["high"] * 16)),
-        (),
-        data_error(no_number("TMP/data/a.parquet, row 0, column rewards", "text")),
     ),
     "truncated_parquet": (
         truncated,
@@ -403,11 +381,6 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(value_missing("TMP/data/a.parquet, row 15, column t")),
     ),
-    "continues_after_its_end": (
-        steps(lambda: with_column("terminateds", [True] * 16)),
-        (),
-        data_error(after_its_end("e0", 0, "TMP/data/a.parquet")),
-    ),
     "episodes_without_steps": (no_steps, (), data_error(no_complete_step("TMP/data/episodes-0-000000.parquet"))),
     "episodes_without_obs": (
         episodes_without("obs"),
@@ -492,11 +465,10 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
 
 # Of mistakes that are told in the same way, one goes through all commands.
 _INSPECTED_ONLY = {
-    *("no_data_in_the_folder", "wrong_mapping", "text_reward", "csv_that_is_json", "json_that_is_csv"),
-    *("json_that_is_gzip", "hdf5_that_is_text", "gzip_of_csv_cut_off", "json_deep"),
-    *("json_half_a_line_inside", "csv_same_name_twice", "csv_empty_cell", "step_that_is_negative"),
-    *("step_that_is_missing", "continues_after_its_end", "episodes_without_length", "pickled_episodes"),
-    *("nan_reward_in_csv", "json_no_utf8", "hdf5_of_objects", "unknown_option", "episodes_without_obs"),
+    *("no_data_in_the_folder", "csv_that_is_json", "json_that_is_csv", "json_that_is_gzip", "hdf5_that_is_text"),
+    *("gzip_of_csv_cut_off", "json_deep", "json_half_a_line_inside", "csv_same_name_twice", "csv_empty_cell"),
+    *("step_that_is_negative", "step_that_is_missing", "episodes_without_length", "pickled_episodes"),
+    *("json_no_utf8", "hdf5_of_objects", "unknown_option", "episodes_without_obs"),
 }
 
 

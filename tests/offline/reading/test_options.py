@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 from runner.episodes.columns import concat_blocks
@@ -13,6 +11,8 @@ from runner.offline.files.data_error import DataError
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from tests.conftest import ROOT
+from tests.offline.formats.recordings import make_hdf5
+from tests.offline.recorded import BLOCK
 from tests.support.configs import config_from
 
 DATA = ROOT / "tests" / "data"
@@ -41,16 +41,9 @@ def test_an_option_reads_its_data(option: str, folder: str, format_name: str) ->
 
 
 def test_d4rl(tmp_path: Path) -> None:
-    path, num_steps = tmp_path / "data.hdf5", 6
-    with h5py.File(path, "w") as file:
-        file["observations"] = np.random.default_rng(0).standard_normal((num_steps, 4)).astype(np.float32)
-        file["actions"] = np.zeros((num_steps, 1), np.float32)
-        file["rewards"] = np.ones(num_steps, np.float32)
-        file["terminals"] = np.arange(num_steps) == num_steps - 1
-        file["timeouts"] = np.zeros(num_steps, np.bool_)
-    source = opened("d4rl", path)
+    source = opened("d4rl", make_hdf5(tmp_path / "data"))
     assert source.format.name == "hdf5"
-    assert concat_blocks(list(source.blocks())).num_rows >= num_steps - 1
+    assert concat_blocks(list(source.blocks())).num_rows == BLOCK.num_rows
 
 
 @pytest.mark.parametrize(("option", "folder"), [("episodes", "rllib_cartpole_table"), ("table", "rllib_episodes")])

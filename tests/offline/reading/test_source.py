@@ -9,7 +9,6 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -205,11 +204,6 @@ def _nan_episodes(folder: Path) -> dict[str, object]:
     return {}
 
 
-def _nan_table(folder: Path) -> dict[str, object]:
-    record(folder, damage_rewards(PARTS[0]), output_write_episodes=False)
-    return {}
-
-
 def _mixed_kinds(folder: Path) -> dict[str, object]:
     record(folder, *PARTS)
     (folder / "more.json").write_text("{}")
@@ -270,10 +264,6 @@ def other_rows(what: str, where: str, got: str, seen: str) -> Problem:
 
 
 MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] = {
-    "input_nan_reward_table": (
-        _nan_table,
-        data_error(not_finite("a1", 1, "TMP/data/steps-0-000000.parquet, row 6, column rewards")),
-    ),
     "input_mixed_kinds": (
         _mixed_kinds,
         data_error(
@@ -496,11 +486,3 @@ def test_ray_data_gives_whole_trajectories(ray_cluster: None, tmp_path: Path) ->
     found = through_ray(source_of(tmp_path / "episodes", input_read_method_kwargs=options))
     assert found.lengths.tolist() == [5, 8, 7]
     assert "action_logp" not in found.columns
-    # Any other function of Ray Data by its name.
-    from pyarrow import orc
-
-    table = pa.table({"o": [1.0, 2.0, 4.0], "actions": [0, 1, 1], "rewards": [1, 2, 3], "done": [0, 1, 1]})
-    orc.write_table(table, str(tmp_path / "a.orc"))
-    schema = {"obs": "o"}
-    source = source_of(tmp_path / "a.orc", input_read_method="read_orc", input_read_schema=schema)
-    assert next(source.blocks()).lengths.tolist() == [2, 1]
