@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runner.episodes import nested
+from runner.episodes.columns import Column
 from runner.episodes.nested import Array
 from runner.offline.codecs.layout import Leaf
 
@@ -134,6 +136,13 @@ def _in_list(type_: pa.DataType, leaf: Leaf) -> pa.DataType:
 def not_null(name: str, type_: pa.DataType) -> pa.Field:
     """Return a field without nulls."""
     return pa.field(name, type_, nullable=False)
+
+
+def stored_arrays(tree: Any, column: Column) -> list[tuple[Leaf, Array]]:
+    """Return the leaves in a tree of a layout that are stored, each with its array in a column."""
+    pairs: list[tuple[Leaf, Array]] = []
+    nested.map_leaves(lambda leaf, array: pairs.append((leaf, np.asarray(array))), tree, column)
+    return [(leaf, array) for leaf, array in pairs if leaf.size]
 
 
 def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:

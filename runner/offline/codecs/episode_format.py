@@ -36,11 +36,12 @@ from runner.offline.codecs.arrow_columns import (
     concat_arrays,
     infos_to_arrow,
     not_null,
+    stored_arrays,
     value_type,
     values_from_arrow,
     values_to_arrow,
 )
-from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_per_chunk
+from runner.offline.codecs.layout import Layout, Leaf, layout_of, rows_per_chunk
 from runner.offline.codecs.step_columns import read_end_flags
 from runner.offline.files.data_error import DataError, DataLocation
 
@@ -78,22 +79,19 @@ def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool, has_tasks
     return pa.schema(fields, {METADATA_KEY: layout.to_json()})
 
 
-def episodes_to_table(
-    block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
-) -> pa.Table:
+def episodes_to_table(block: ColumnBlock, layout: Layout | None = None) -> pa.Table:
     """Return the episodes of a block as a table, one row each, without lookback. Arrays are not copied.
 
     Args:
         block: E chunks.
-        spaces, env_name: stored in the metadata.
-        layout: common layout of several blocks that this block must fit, instead of both.
+        layout: layout that this block must fit, or None for its own.
 
     Raises:
         TypeError: a column cannot be recorded (arrays of objects).
         ValueError: the block does not fit `layout`.
     """
     if layout is None:
-        layout = layout_of(block, spaces, env_name)
+        layout = layout_of(block)
     infos = infos_to_arrow(_info_rows(block))
     tasks = tasks_to_arrow(block.tasks)
     schema = episodes_schema(layout, infos is not None, block.agents is not None, tasks is not None)
@@ -111,13 +109,9 @@ def episodes_to_table(
     }
     for name, tree in layout.columns.items():
         offsets = _list_offsets(ends, rows_per_chunk(name))
-        pairs: list[tuple[Leaf, Array]] = []
-        nested.map_leaves(lambda leaf, array, pairs=pairs: pairs.append((leaf, array)), tree, block.columns[name])
-        for leaf, array in pairs:
-            if leaf.size:
-                type_ = schema.field(leaf.column).type
-                values = values_to_arrow(np.asarray(array), leaf)
-                arrays[leaf.column] = pa.ListArray.from_arrays(offsets, values, type=type_)
+        for leaf, array in stored_arrays(tree, block.columns[name]):
+            type_ = schema.field(leaf.column).type
+            arrays[leaf.column] = pa.ListArray.from_arrays(offsets, values_to_arrow(array, leaf), type=type_)
     if block.agents is not None:
         env_t = pa.array(np.ascontiguousarray(block.agents.env_t, np.int64))
         arrays[_ENV_T] = pa.ListArray.from_arrays(_list_offsets(ends, 1), env_t, type=_ENV_T_TYPE)

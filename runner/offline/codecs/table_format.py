@@ -32,12 +32,13 @@ from runner.offline.codecs.arrow_columns import (
     info_from_json,
     info_to_json,
     not_null,
+    stored_arrays,
     value_type,
     values_from_arrow,
     values_to_arrow,
 )
 from runner.offline.codecs.episode_format import TASK, tasks_to_arrow
-from runner.offline.codecs.layout import Layout, Leaf, Spaces, describe_column, layout_of
+from runner.offline.codecs.layout import Layout, Leaf, describe_column, layout_of
 from runner.offline.codecs.rllib_tables import is_packed, unpack_column
 from runner.offline.codecs.step_columns import column_to_arrays, read_end_flags
 from runner.offline.codecs.table_schema import TableSchema, top_level_names
@@ -49,9 +50,7 @@ NEW_OBS = "new_obs"
 # --- writing --------------------------------------------------------------------------------------
 
 
-def block_to_steps(
-    block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
-) -> pa.Table:
+def block_to_steps(block: ColumnBlock, layout: Layout | None = None) -> pa.Table:
     """Return the steps of a block as a table, one row each, without lookback.
 
     Raises:
@@ -59,7 +58,7 @@ def block_to_steps(
         ValueError: the block does not fit `layout`.
     """
     if layout is None:
-        layout = layout_of(block, spaces, env_name)
+        layout = layout_of(block)
     rows, chunk = block.num_rows, np.repeat(np.arange(len(block)), block.lengths)
     obs_rows = np.arange(rows) + chunk
     last = block.last_row_mask() if rows else np.zeros(0, np.bool_)
@@ -73,14 +72,11 @@ def block_to_steps(
 
     add(not_null("t", pa.int64()), pa.array(t))
     for name, tree in layout.columns.items():
-        for leaf, array in _pairs(tree, block.columns[name]):
-            if leaf.size:
-                values = array[obs_rows] if name == OBS else array
-                add(not_null(leaf.column, value_type(leaf)), values_to_arrow(values, leaf))
-    for leaf, array in _pairs(layout.columns[OBS], block.columns[OBS]):
-        if leaf.size:
-            column = new_obs_column(leaf)
-            add(not_null(column, value_type(leaf)), values_to_arrow(array[obs_rows + 1], leaf))
+        for leaf, array in stored_arrays(tree, block.columns[name]):
+            values = array[obs_rows] if name == OBS else array
+            add(not_null(leaf.column, value_type(leaf)), values_to_arrow(values, leaf))
+    for leaf, array in stored_arrays(layout.columns[OBS], block.columns[OBS]):
+        add(not_null(new_obs_column(leaf), value_type(leaf)), values_to_arrow(array[obs_rows + 1], leaf))
     add(not_null("terminateds", pa.bool_()), pa.array(last & block.is_terminated[chunk]))
     add(not_null("truncateds", pa.bool_()), pa.array(last & block.is_truncated[chunk]))
     infos = _info_texts(block)
@@ -102,12 +98,6 @@ def read_steps_layout(schema: pa.Schema) -> Layout | None:
     """Return the layout in the metadata of a table, or None without metadata. Raises `StateError` if it is damaged."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     return None if content is None else Layout.from_json(content)
-
-
-def _pairs(tree: Any, column: Column) -> list[tuple[Leaf, Array]]:
-    pairs: list[tuple[Leaf, Array]] = []
-    nested.map_leaves(lambda leaf, array: pairs.append((leaf, np.asarray(array))), tree, column)
-    return pairs
 
 
 def _id_columns(block: ColumnBlock, chunk: npt.NDArray[np.int64]) -> dict[pa.Field, pa.Array]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.episodes.nested import StateError
 from runner.offline.codecs.episode_format import episodes_to_table, file_columns, read_layout, table_to_block
-from runner.offline.codecs.layout import Layout, Leaf, Spaces
+from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
 
 
@@ -41,7 +41,8 @@ def test_round_trip_is_exact_for_any_structure_slice_and_row_group(
 
 def test_columns_are_what_other_tools_expect() -> None:
     block = flat_block([3, 2])
-    table = episodes_to_table(block, Spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)), "CartPole-v1")
+    spaces = Spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
+    table = episodes_to_table(block, layout_of(block, spaces, "CartPole-v1"))
     row = table.to_pylist()[1]
     assert row["eps_id"] == "e1"
     assert (row["length"], row["terminated"], row["truncated"], row["t_started"]) == (2, False, True, 0)

@@ -51,7 +51,7 @@ from tests.offline.problems import (
     unreadable,
     value_missing,
 )
-from tests.offline.recorded import BLOCK, CARTPOLE, PLAIN, record
+from tests.offline.recorded import BLOCK, PLAIN, record
 from tests.support.problems import assert_error
 
 
@@ -192,13 +192,13 @@ def no_steps(folder: Path) -> None:
 
 def episodes_without(column: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        table(folder, episodes_to_table(BLOCK, CARTPOLE).drop_columns([column]))
+        table(folder, episodes_to_table(BLOCK).drop_columns([column]))
 
     return make
 
 
 def wrong_lengths(folder: Path) -> None:
-    content = episodes_to_table(BLOCK, CARTPOLE)
+    content = episodes_to_table(BLOCK)
     index = content.column_names.index("length")
     table(folder, content.set_column(index, content.schema.field("length"), pa.array([5, 4, 8])))
 
@@ -619,7 +619,7 @@ def test_a_missing_step_is_told(run_main: Run, tmp_path: Path) -> None:
 
 
 def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> None:
-    table(tmp_path / "data", episodes_to_table(flat_block([3, 0, 2]), CARTPOLE))
+    table(tmp_path / "data", episodes_to_table(flat_block([3, 0, 2])))
     outcome = run_main("convert", "data", "out")
     assert outcome.code == 0, outcome.err
     assert "  1 trajectory left out, without a complete step" in outcome.out.splitlines()
