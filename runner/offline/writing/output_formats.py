@@ -285,13 +285,8 @@ def check_env_episode_options(config: OfflineConfig) -> None:
         raise ConfigError(problems)
 
 
-def check_columns(config: OfflineConfig, layout: Layout) -> None:
-    """Reject unknown columns to compress. Raises `ConfigError`."""
-    if config.output_write_method not in OUTPUT_FORMATS:
-        return
-    known, compression = {*layout.columns, "new_obs"}, _compression(config)
-    named = {name: _PACKED for name in config.output_compress_columns if name not in _DEFAULT_PACKED}
-    named |= {name: f"{KWARGS}.compression" for name in compression} if isinstance(compression, Mapping) else {}
+def check_names(named: Mapping[str, str], known: Collection[str]) -> None:
+    """Reject unknown columns, given as column -> key that names it. Raises `ConfigError`."""
     problems = [
         Problem("there is no such column", where, name, list_names(known), nearest_match(name, known))
         for name, where in named.items()
@@ -299,6 +294,16 @@ def check_columns(config: OfflineConfig, layout: Layout) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def check_columns(config: OfflineConfig, layout: Layout) -> None:
+    """Reject unknown columns to compress. Raises `ConfigError`."""
+    if config.output_write_method not in OUTPUT_FORMATS:
+        return
+    compression = _compression(config)
+    named = {name: _PACKED for name in config.output_compress_columns if name not in _DEFAULT_PACKED}
+    named |= {name: f"{KWARGS}.compression" for name in compression} if isinstance(compression, Mapping) else {}
+    check_names(named, {*layout.columns, "new_obs"})
 
 
 def _compression(config: OfflineConfig) -> Any:

@@ -15,13 +15,13 @@ from pyarrow import fs
 
 from runner.cluster import ensure_connected
 from runner.config.callables import with_callables
-from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
 from runner.offline.files.ray_data import RayFunction, missing_package, set_up_ray_data
 from runner.offline.writing.output_files import Written, give_name
-from runner.offline.writing.output_formats import COLUMNS, KWARGS, METHOD
+from runner.offline.writing.output_formats import COLUMNS, KWARGS, METHOD, check_names
 from runner.offline.writing.text_tables import lists_as_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class RayOutput:
         self.columns = schema.names
         self._config, self._found, self._location, self._name = config, found, location, name
         self._tables: list[pa.Table] = []
-        _check_columns(config, schema)
+        chosen = config.output_write_method_kwargs.get(COLUMNS, ())
+        check_names({name: f"{KWARGS}.{COLUMNS}" for name in chosen}, schema.names)
 
     def write(self, table: pa.Table) -> int:
         """Add rows, and return the size of all rows so far in bytes."""
@@ -96,17 +97,6 @@ class RayOutput:
 def _remove_folder(filesystem: fs.FileSystem, folder: str) -> None:
     with suppress(OSError):
         filesystem.delete_dir(folder)
-
-
-def _check_columns(config: OfflineConfig, schema: pa.Schema) -> None:
-    known = schema.names
-    problems = [
-        Problem("there is no such column", f"{KWARGS}.{COLUMNS}", name, list_names(known), nearest_match(name, known))
-        for name in config.output_write_method_kwargs.get(COLUMNS, ())
-        if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def as_plain_columns(table: pa.Table, found: RayFunction, config: OfflineConfig) -> pa.Table:
