@@ -257,10 +257,8 @@ def _read_space(state: Any, name: str) -> Space[Any] | None:
 _NAMES = {OBS: "observation", ACTIONS: "action"}
 
 
-def fit_to_spaces(columns: dict[str, Column], spaces: Spaces | None) -> dict[str, Column]:
+def fit_to_spaces(columns: Mapping[str, Column], spaces: Spaces) -> dict[str, Column]:
     """Convert `obs` and `actions` to the structure, shapes and dtypes of the spaces, if possible."""
-    if spaces is None:
-        return columns
     fitted = dict(columns)
     for name, space in ((OBS, spaces.observation), ("new_obs", spaces.observation), (ACTIONS, spaces.action)):
         if space is not None and name in columns:

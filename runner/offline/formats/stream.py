@@ -89,4 +89,4 @@ class StreamFormat(RecordedFormat):
             return DataLocation(path, numbers[int(np.searchsorted(ends, step, side="right"))], unit="episode")
 
         check_rewards(block.columns[REWARDS], place_of)
-        return self.selection.block(replace(block, columns=fit_to_spaces(dict(block.columns), self.spaces)))
+        return self.selection.block(replace(block, columns=fit_to_spaces(block.columns, self.spaces)))
