@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar, Self
@@ -116,18 +116,6 @@ class RecordedFormat(ABC):
         Trajectories of steps are cut at the table's ends.
         """
         raise NotImplementedError(f"data of the format {self.name} do not have rows")
-
-    def one_block(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
-        """Return the episodes of `selection.of_module` as one block. Without a module there must be only one block.
-
-        Raises:
-            DataError: there are several blocks without `selection.of_module`; or see `ModuleAgents.joined`.
-        """
-        if self.selection.of_module is not None and not self.reads_one_module:
-            return self.selection.of_module.joined(blocks, place)
-        if len(blocks) != 1:
-            raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
-        return blocks[0]
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
         """Return the columns to read from files, or None for all."""

@@ -18,7 +18,7 @@ from runner.offline.codecs.episode_format import KEYS, episodes_to_table
 from runner.offline.codecs.layout import Layout, Spaces, check_spaces, layout_of
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files import input_files
-from runner.offline.files.data_error import DataLocation
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -272,12 +272,17 @@ class RecordedSource:
         Trajectories of raw steps are cut at the table's ends. `dataset` returns complete ones.
 
         Raises:
-            DataError: the data are damaged.
+            DataError: the data are damaged, or the rows have several modules and no module was chosen.
         """
         if set(KEYS) <= set(table.column_names):
             return self._of_module(decode_episodes(table, self.layout, DataLocation(), self.counts))
-        place = DataLocation(row=0)
-        return self._of_module(self.format.one_block(self.format.decode(table, place, self.counts), place))
+        place, module = DataLocation(row=0), self.format.selection.of_module
+        blocks = self.format.decode(table, place, self.counts)
+        if module is not None and not self.format.reads_one_module:
+            return module.joined(blocks, place)
+        if len(blocks) != 1:
+            raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
+        return blocks[0]
 
     def dataset(self, **options: Any) -> Dataset:
         """Return the data as a Ray data set for `decode`, with one episode per row if possible.
