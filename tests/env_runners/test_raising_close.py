@@ -88,7 +88,7 @@ class CountsCloses(RaisesInClose):
 def test_sub_environments_that_can_be_restarted_are_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = make_vector_env(EnvConfig(_target_=f"{HERE}.CountsCloses"), 2, "sync", seed=0, restarts=True)
     envs.reset(("check", 0, 0))
-    monkeypatch.setattr(CountsCloses, "num_closed", 0)  # without the one that was made for its spaces
+    monkeypatch.setattr(CountsCloses, "num_closed", 0)  # do not count the environment made for its spaces
     envs.close()
     assert CountsCloses.num_closed == 2
 
