@@ -100,7 +100,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         try:
             rows.add_reset(obs, infos)
         except ValueError:
-            self._checks.check_parts(obs, "reset")
+            self._checks.check(obs, "reset")
             raise
         self._run_env_to_module(explore)
         return VectorStep(self._all_envs, ~self._all_envs, counted, rows, infos=infos)
@@ -135,7 +135,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         try:
             rows.add_step(obs, rewards, terminateds, truncateds, infos, actions)
         except ValueError:
-            self._checks.check_parts(obs, "step")
+            self._checks.check(obs, "step")
             raise
         self._run_env_to_module(explore)
         return VectorStep(is_reset, rows.awaits_reset, counted, rows, aborted, infos)

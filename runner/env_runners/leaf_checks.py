@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import Problem
 from runner.episodes.spaces import Path, discrete_bounds
 
 Array = npt.NDArray[Any]
@@ -56,31 +56,12 @@ class LeafChecks:
         admits_dtype = all((bound == limit).all() for bound, limit in zip(self._watched, of_dtype, strict=True))
         self._fits_always = admits_dtype and self.dtype.kind != "f"
 
-    def check_shape(self, rows: Any, num_rows: int, method: str) -> None:
-        """Raise `RunFailure` if the shape differs, or if the dtype cannot hold the numbers."""
-        expected = (num_rows, *self.shape)
-        if getattr(rows, "dtype", None) is self.dtype and rows.shape == expected:
-            return
-        shape = np.shape(rows)
-        if shape != expected:
-            raise self._misshaped("shape", method, *self._texts_of_shapes(rows, num_rows))
-        array = np.asarray(rows)
-        if not converts(array, self.dtype):
-            raise self._misshaped("dtype", method, f"dtype {array.dtype}", f"dtype {self.dtype}")
-
-    def _texts_of_shapes(self, rows: Any, num_rows: int) -> tuple[str, str]:
-        """Return the shape of one observation and the expected one; of all rows if their number is wrong."""
-        shape, of_all = np.shape(rows), "" if num_rows == 1 else f" for each of {num_rows} sub-environments"
-        if rows is None:
-            return "nothing", f"shape {self.shape}{of_all}"
-        if shape[:1] == (num_rows,):
-            return f"shape {shape[1:]}", f"shape {self.shape}{of_all}"
-        return f"shape {shape}", f"shape {(num_rows, *self.shape)}, which is shape {self.shape}{of_all}"
-
-    def _misshaped(self, what: str, method: str, got: str, expected: str) -> RunFailure:
-        leaf = f"obs{keys(self.path)}: " if self.path else ""
-        what = f"the environment's observations do not have the {what} of its space"
-        return RunFailure(Problem(what, method, leaf + got, leaf + expected))
+    def fit(self, rows: Any, num_rows: int) -> bool:
+        """Return whether these are arrays of the right shape, with a dtype whose numbers the space's dtype holds."""
+        dtype = getattr(rows, "dtype", None)
+        if dtype is None or rows.shape != (num_rows, *self.shape):
+            return False
+        return dtype is self.dtype or converts(rows, self.dtype)
 
     def find_misfit(self, rows: Array) -> Misfit | None:
         """Return the rows with a value that is not finite, not in the space, or watched and out of bounds."""

@@ -52,24 +52,24 @@ class ObservationChecks:
         self._flat_dtype = self._leaves[0].dtype if is_flat else None
 
     def check_shapes(self, obs: Column, method: str, num_rows: int | None = None) -> None:
-        """Check the shapes and dtypes of (N, ...) observations, or of another number of them.
+        """Check the shapes and dtypes of (N, ...) observations, or of another number of them, in each step.
 
-        Raises:
-            RunFailure: another structure or shape, or numbers that the space's dtype cannot hold.
+        Only `check`, which raises the same errors, also finds parts that the space does not have.
         """
         if type(obs) is ndarray and obs.shape == self._flat_shape and obs.dtype is self._flat_dtype:
             return
         num_rows = self._num_rows if num_rows is None else num_rows
         for checks in self._leaves:
-            checks.check_shape(_leaf(obs, checks.path), num_rows, method)
+            if not checks.fit(_leaf(obs, checks.path), num_rows):
+                self.check(obs, method, num_rows)
 
-    def check_parts(self, obs: Column, method: str) -> None:
-        """Check (N, ...) observations of valid shapes for parts that the space does not have.
+    def check(self, obs: Column, method: str, num_rows: int | None = None) -> None:
+        """Check structure, shapes and dtypes of (N, ...) observations, or of another number of them.
 
         Raises:
-            RunFailure: there is such a part, or a list instead of a tuple.
+            RunFailure: another structure or shape, or numbers that the space's dtype cannot hold.
         """
-        found = find_difference(nested.map_leaves(_blank_row, obs), self._space)
+        found = find_difference(obs, self._space, num_rows=self._num_rows if num_rows is None else num_rows)
         if found is not None:
             raise RunFailure(Problem("the environment's observations do not fit its space", method, *found))
 
@@ -93,42 +93,49 @@ def _leaf(tree: Any, path: Path) -> Any:
     return None if isinstance(tree, (dict, tuple)) else tree
 
 
-def _blank_row(rows: Any) -> Any:
-    return np.zeros(rows.shape[1:], rows.dtype) if isinstance(rows, ndarray) else rows
-
-
-def find_difference(obs: Any, space: Any, path: Path = ()) -> tuple[str, str] | None:
-    """Return the first difference in structure, shape or dtype between an observation and its space, as two texts.
+def find_difference(obs: Any, space: Any, path: Path = (), num_rows: int | None = None) -> tuple[str, str] | None:
+    """Return the first difference in structure, shape or dtype between observations and their space, as two texts.
 
     Args:
-        obs: one observation, or a part of it.
-        space: its space.
+        obs: one observation or `num_rows` of them, or a part.
+        space: space of one observation.
         path: path of the part.
+        num_rows: length of the first axis; None: `obs` is one observation.
 
     Returns:
         The part's path with its type, shape or dtype, and the same path with the expected one; None if all are equal.
     """
-    got, expected = _difference(obs, space)
+    got, expected = _difference(obs, space, num_rows)
     if got != expected:
         named = f"obs{keys(path)}: " if path else ""
         return named + got, named + expected
     spaces, parts = _parts_of(space), _parts_of(obs)
     for key in {**spaces, **parts}:
-        found = find_difference(parts.get(key, _NOTHING), spaces.get(key, _NOTHING), (*path, key))
+        found = find_difference(parts.get(key, _NOTHING), spaces.get(key, _NOTHING), (*path, key), num_rows)
         if found is not None:
             return found
     return None
 
 
-def _difference(obs: Any, space: Any) -> tuple[str, str]:
+def _difference(obs: Any, space: Any, num_rows: int | None) -> tuple[str, str]:
     """Return the type, shape or dtype of a part and of its space, whichever differs; equal texts if none does."""
     array = _array_of(obs)
     if array is None or getattr(space, "shape", None) is None:
         return _text_of(obs), _text_of(space)
-    if array.shape != space.shape:
-        return f"shape {array.shape}", f"shape {space.shape}"
+    if array.shape != (space.shape if num_rows is None else (num_rows, *space.shape)):
+        return _shapes(array.shape, space.shape, num_rows)
     dtype = np.dtype(space.dtype)
     return ("", "") if converts(array, dtype) else (f"dtype {array.dtype}", f"dtype {dtype}")
+
+
+def _shapes(shape: tuple[int, ...], expected: tuple[int, ...], num_rows: int | None) -> tuple[str, str]:
+    """Return the shape of one observation and the expected one; of all rows if their number is wrong."""
+    if num_rows is None:
+        return f"shape {shape}", f"shape {expected}"
+    of_one = f"shape {expected}" + (f" for each of {num_rows} sub-environments" if num_rows > 1 else "")
+    if shape[:1] == (num_rows,):
+        return f"shape {shape[1:]}", of_one
+    return f"shape {shape}", f"shape {(num_rows, *expected)}, which is {of_one}"
 
 
 def _array_of(obs: Any) -> Array | None:

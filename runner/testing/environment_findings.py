@@ -48,8 +48,7 @@ class EnvironmentCheck:
 
     def check_observations(self, checks: ObservationChecks, rows: Any, method: str, where: str) -> None:
         """Check (rows, ...) observations; raises `RunFailure` if their structure, shape or dtype is wrong."""
-        checks.check_shapes(rows, method)
-        checks.check_parts(rows, method)
+        checks.check(rows, method)
         misfit = checks.find_misfit(rows)
         if misfit is not None:
             self.report(replace(misfit.problem, where=where), is_fault=misfit.is_error)

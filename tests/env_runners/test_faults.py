@@ -134,7 +134,7 @@ def does_not_fit(call: str, where: str, got: str, expected: str = "shape (2,)") 
 
 
 def other_rows(where: str, got: str, expected: str = "shape (2,) for each of 2 sub-environments") -> Problem:
-    return Problem("the environment's observations do not have the shape of its space", where, got, expected)
+    return Problem("the environment's observations do not fit its space", where, got, expected)
 
 
 CASES = [
@@ -337,7 +337,7 @@ def test_a_key_of_batched_observations_that_their_space_does_not_have(at: int, m
     assert failure_of(BatchedEnvironments(VectorShowsMore(at), 0)) == Problem(
         "the environment's observations do not fit its space",
         where=f"env runner 0, {method}",
-        got="obs['more']: ndarray of shape () and dtype float64",
+        got="obs['more']: ndarray of shape (2,) and dtype float64",
         expected="obs['more']: nothing",
     )
 

@@ -101,7 +101,7 @@ def test_numbers_that_the_dtype_cannot_hold(mode: str, space: gym.Space[Any], ob
         return
     with pytest.raises(RunFailure) as caught:
         checks.check_shapes(obs, "step")
-    assert str(caught.value).startswith("the environment's observations do not have the dtype of its space")
+    assert str(caught.value).startswith("the environment's observations do not fit its space")
     assert text in str(caught.value)
 
 
@@ -160,7 +160,7 @@ class Returns(Leaving):
             "obs['a']: shape (2,)",
             "obs['a']: shape (3, 2), which is shape (2,) for each of 3 sub-environments",
         ),
-        (3, {"a": None}, "obs['a']: nothing", "obs['a']: shape (2,) for each of 3 sub-environments"),
+        (3, {"a": None}, "obs['a']: None", "obs['a']: shape (2,) and dtype float32"),
         (3, {"a": rows()["a"] * 1j}, "obs['a']: dtype complex64", "obs['a']: dtype float32"),
     ],
 )
