@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -40,6 +40,10 @@ class Tasked:
         task: name of the newest episode's task.
     """
 
+    # Attributes of the first environment that this one also has. All tasks have equal spaces.
+    _spaces: ClassVar[tuple[str, ...]]
+    _others: ClassVar[tuple[str, ...]]
+
     def __init__(
         self,
         make_env: MakeEnv,
@@ -57,6 +61,8 @@ class Tasked:
         self._known: list[str] = []  # keys of the newest info without the measured number
         self._shared = RestorableEnv(make_env({}))
         self._of_task: dict[str, RestorableEnv] = {}  # of tasks with an `env_config`
+        for attribute in (*self._spaces, *self._others):
+            setattr(self, attribute, getattr(self._shared.env, attribute))
 
     @property
     def env(self) -> Any:
@@ -85,7 +91,11 @@ class Tasked:
                 for one in error.problems
             ]
             raise ConfigError(problems) from error
-        _check_spaces(self._shared.env, made, name, where)
+        for attribute in self._spaces:
+            expected, got = getattr(self, attribute), getattr(made, attribute, None)
+            if expected != got:
+                what = f"{attribute} of task {name} differs from the env block's; all tasks need equal spaces"
+                raise ConfigError([Problem(what, where, str(got), str(expected))])
         return made
 
     def begin(self, seed: int | None, name: str) -> Any:
@@ -194,17 +204,8 @@ class TaskedEnv(Tasked, gym.Env[Any, Any]):
         make_env, tasks, odds, measure: see `Tasked`; `make_env` makes a `gymnasium.Env`.
     """
 
-    def __init__(
-        self,
-        make_env: MakeEnv,
-        tasks: Mapping[str, TaskConfig],
-        odds: Mapping[str, float],
-        measure: str = EPISODE_RETURN,
-    ) -> None:
-        super().__init__(make_env, tasks, odds, measure)
-        env = self._shared.env
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
+    _spaces = ("observation_space", "action_space")
+    _others = ("metadata", "render_mode", "spec")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode of a drawn task. Its options are used; `options` is ignored."""
@@ -230,17 +231,8 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
         make_env, tasks, odds, measure: see `Tasked`; `make_env` makes a `MultiAgentEnv`.
     """
 
-    def __init__(
-        self,
-        make_env: MakeEnv,
-        tasks: Mapping[str, TaskConfig],
-        odds: Mapping[str, float],
-        measure: str = EPISODE_RETURN,
-    ) -> None:
-        super().__init__(make_env, tasks, odds, measure)
-        env = self._shared.env
-        self.possible_agents, self.metadata = env.possible_agents, env.metadata
-        self.observation_spaces, self.action_spaces = env.observation_spaces, env.action_spaces
+    _spaces = ("observation_spaces", "action_spaces")
+    _others = ("possible_agents", "metadata")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Begin an episode of a drawn task. Its options are used; `options` is ignored."""
@@ -258,12 +250,3 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
         """Add the task to the infos of observed agents and to the others, which may belong to the end of an agent."""
         others = {agent: info and {**info, TASK: self.task} for agent, info in infos.items() if agent not in obs}
         return others | {agent: {**(infos.get(agent) or {}), TASK: self.task} for agent in obs}
-
-
-def _check_spaces(shared: Any, made: Any, name: str, where: str) -> None:
-    names = ("observation_spaces", "action_spaces") if isinstance(shared, MultiAgentEnv) else ()
-    for attribute in names or ("observation_space", "action_space"):
-        expected, got = getattr(shared, attribute), getattr(made, attribute, None)
-        if expected != got:
-            what = f"{attribute} of task {name} differs from the env block's; all tasks need equal spaces"
-            raise ConfigError([Problem(what, where, str(got), str(expected))])
