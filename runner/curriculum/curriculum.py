@@ -105,11 +105,8 @@ class Curriculum(Part):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`; tasks missing from it are reset."""
         for name in self._names:
-            saved = state["records"].get(name)
-            newest: deque[float] = deque(maxlen=self._config.window)
-            self._progress.records[name] = (
-                TaskRecord(newest) if saved is None else TaskRecord(**saved | {"newest": newest})
-            )
-            newest.extend(() if saved is None else saved["newest"])
+            saved = dict(state["records"].get(name, {}))
+            newest = deque(saved.pop("newest", ()), self._config.window)
+            self._progress.records[name] = TaskRecord(newest, **saved)
         self._progress.promoted = self._names.index(state["promoted"]) if state["promoted"] in self._names else 0
         self._progress.num_episodes = int(state["num_episodes"])

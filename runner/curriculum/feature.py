@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from runner.config.curriculum import evaluated_tasks, read_tasks, task_names
 from runner.config.errors import ConfigError, Problem, show_value
-from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.curriculum.curriculum import Curriculum
 from runner.curriculum.tasked_env import Tasked, TaskedEnv, TaskedMultiAgentEnv
@@ -51,7 +51,7 @@ class CurriculumFeature(Feature):
 
     def env_maker(self, has_several_agents: bool) -> Callable[[], TaskedEnv | TaskedMultiAgentEnv]:
         """Return a function that makes an environment whose resets draw tasks."""
-        return partial(_make_agents_env if has_several_agents else _make_env, self.config)
+        return partial(_make_tasked, self.config, has_several_agents)
 
     def make_listener(self, env: Any) -> TaskedEpisodes:
         """Make the listener that reports the outcomes of tasks."""
@@ -77,27 +77,19 @@ def _problems_of_task(name: str, env: Tasked, config: ExperimentConfig) -> list[
     return []
 
 
-def _make_env(config: ExperimentConfig) -> TaskedEnv:
-    return TaskedEnv(*_arguments(config, _make_single))
-
-
-def _make_agents_env(config: ExperimentConfig) -> TaskedMultiAgentEnv:
-    teams = config.multi_agent.teams
-    return TaskedMultiAgentEnv(*_arguments(config, lambda env: sharing_rewards(make_multi_agent_env(env), teams)))
-
-
-def _arguments(config: ExperimentConfig, make: Any) -> tuple[Any, ...]:
+def _make_tasked(config: ExperimentConfig, has_several_agents: bool) -> TaskedEnv | TaskedMultiAgentEnv:
     tasks, evaluated = read_tasks(config.curriculum), evaluated_tasks(config.curriculum)
     # Odds of evaluations; training receives other odds before its first episode.
     odds = {name: 1 / len(evaluated) for name in evaluated}
-    return partial(_make_with, config.env, make), tasks, odds, config.curriculum.measure
+    kind: type[TaskedEnv] | type[TaskedMultiAgentEnv] = TaskedMultiAgentEnv if has_several_agents else TaskedEnv
+    return kind(partial(_make_with, config, has_several_agents), tasks, odds, config.curriculum.measure)
 
 
-def _make_with(env: EnvConfig, make: Any, env_config: Mapping[str, Any]) -> Any:
-    return make(replace(env, env_config={**env.env_config, **env_config}))
-
-
-def _make_single(env: EnvConfig) -> gym.Env[Any, Any]:
+def _make_with(config: ExperimentConfig, has_several_agents: bool, env_config: Mapping[str, Any]) -> Any:
+    """Make the environment with these arguments, which replace arguments of the `env` block."""
+    env = replace(config.env, env_config={**config.env.env_config, **env_config})
+    if has_several_agents:
+        return sharing_rewards(make_multi_agent_env(env), config.multi_agent.teams)
     made = make_environment(env, 1, "sync")
     if not isinstance(made, gym.Env):
         what = f"a curriculum needs environments that are reset one by one, but {env.name} makes {type(made).__name__}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -41,6 +41,6 @@ class Progress:
         num_episodes: number of episodes of all tasks.
     """
 
-    records: dict[str, TaskRecord] = field(default_factory=dict)
+    records: dict[str, TaskRecord]
     promoted: int = 0
     num_episodes: int = 0
