@@ -213,7 +213,7 @@ _PLAYERS = ("player_0", "player_1")
 _CELL_PIXELS = 40  # side of a cell
 
 
-class TicTacToe(MultiAgentEnv):
+class TicTacToe(DeclaredState, MultiAgentEnv):
     """Tic-tac-toe; `player_0` begins. The winner gets the reward 1, the loser -1, and both 0 in a draw.
 
     An agent observes `{"observations": (2, 3, 3) as (18,) float32, "action_mask": (9,) int8}`: its marks, the other
@@ -228,6 +228,7 @@ class TicTacToe(MultiAgentEnv):
 
     metadata: Mapping[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 2}
     possible_agents = _PLAYERS
+    state = ("_board", "_turn")
 
     def __init__(self, render_mode: str | None = None) -> None:
         seen = gym.spaces.Dict(
@@ -263,14 +264,6 @@ class TicTacToe(MultiAgentEnv):
         rewards = {_PLAYERS[0]: float(lead), _PLAYERS[1]: float(-lead)}
         obs = {agent: self._seen_by(place) for place, agent in enumerate(_PLAYERS)}
         return obs, rewards, {"__all__": True}, {"__all__": False}, {}
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the board and whose turn it is."""
-        return {"board": self._board.tolist(), "turn": self._turn}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
-        self._board, self._turn = np.array(state["board"], np.int8), int(state["turn"])
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Return an image of the board: crosses' cells are red, the other's blue."""

@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from runner.state import DeclaredState
+
 Image = npt.NDArray[np.uint8]
 _ENLARGED = 16
 
@@ -150,7 +152,7 @@ _CELL = 16  # pixels
 _WALL, _FLOOR, _GOAL, _AGENT = (60, 60, 60), (235, 235, 235), (70, 160, 90), (40, 90, 200)
 
 
-class GoalMaze(gym.Env[MazeObservation, Any]):
+class GoalMaze(DeclaredState, gym.Env[MazeObservation, Any]):
     """A grid with a single path through all of its cells; +1 at the goal, which ends the episode, and 0 before.
 
     Observations are the agent's cell, one-hot: (size * size,) float32. Actions: 0 up, 1 right, 2 down, 3 left; a wall
@@ -168,6 +170,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - gymnasium's
+    state = ("_cell", "_num_steps")
 
     def __init__(
         self, size: int = 9, num_levels: int = 24, max_steps: int | None = None, render_mode: str | None = None
@@ -178,6 +181,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
         self._way = _winding_way(size)
         self._is_open = set(self._way)
         self._farthest = len(self._way) - 1
+        self._cell, self._num_steps = self._way[-1], 0
         if not 1 <= num_levels <= self._farthest:
             raise ValueError(f"num_levels must be from 1 to {self._farthest}, got {num_levels}")
         self._num_levels = num_levels
@@ -226,15 +230,6 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
         picture[self._way[0]] = _GOAL
         picture[self._cell] = _AGENT
         return np.kron(picture, np.ones((_CELL, _CELL, 1), np.uint8))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state that the next step depends on."""
-        return {"cell": list(self._cell), "num_steps": self._num_steps}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
-        row, column = state["cell"]
-        self._cell, self._num_steps = (int(row), int(column)), int(state["num_steps"])
 
     def _observe(self) -> MazeObservation:
         obs = np.zeros(self._size * self._size, np.float32)
