@@ -1,13 +1,26 @@
-"""Rewards and flags that environments return, as Python values, and the types of wrong results in words."""
+"""Rewards and flags that environments return, as Python values, and the errors of environments."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from runner.config.errors import Problem, RunFailure
+from runner.config.user_code import problem_of
 from runner.env_runners.observation_checks import outline
+
+
+class EnvFailure(RunFailure):
+    """An environment raised an error, hung, or its process ended; re-creating it may help."""
+
+
+def failure_of(error: Exception, method: str, where: str = "", got: str | None = None) -> EnvFailure:
+    """Return the failure for an error that an environment raised in `reset` or `step`."""
+    problem = problem_of(error, where)
+    what = f"the environment raised {type(error).__name__} in {method}: {error}"
+    return EnvFailure(replace(problem, what=what, got=got or problem.got))
 
 
 def reward_of(value: Any, where: str) -> float:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.user_code import problem_of
-from runner.env_runners.env_answers import flag_of, kinds_of
+from runner.env_runners.env_answers import failure_of, flag_of, kinds_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import has_own_state
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, as_given
+from runner.env_runners.vector_envs import seed_of
 from runner.episodes import nested
-from runner.streams import integer_seed
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ class MultiAgentEnvironments:
         return self._restart_one(n)
 
     def _restart_one(self, n: int) -> EnvStep:
-        role, *index = self._seed_name
-        seed = integer_seed(self._seed, str(role), *(int(i) for i in index), n, self._episode_numbers[n])
+        seed = seed_of(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
         self._num_steps[n], self._is_done[n], self._actions[n] = 0, False, []
         obs, infos = self._call("reset", n, seed=seed)
         return EnvStep(True, obs, {}, {}, {}, infos)
@@ -130,10 +128,7 @@ class MultiAgentEnvironments:
         except RunnerError:  # of a curriculum or of shared rewards
             raise
         except Exception as error:  # a user's environment may raise anything
-            problem = problem_of(error, self.place(n))
-            what = f"the environment raised {type(error).__name__} in {method}: {error}"
-            got = f"actions {args[0]}" if args else problem.got
-            raise RunFailure(replace(problem, what=what, got=got)) from error
+            raise failure_of(error, method, self.place(n), f"actions {args[0]}" if args else None) from error
         size = 2 if method == "reset" else 5
         if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):
             what = f"the environment's {method} returned {kinds_of(result)}"

@@ -16,6 +16,7 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
+from runner.env_runners.env_answers import EnvFailure
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.env_runners.shared_rows import map_rows, open_memory
 from runner.env_runners.sub_environment import (
@@ -26,7 +27,7 @@ from runner.env_runners.sub_environment import (
     SubEnvironment,
     close_all,
 )
-from runner.env_runners.vector_envs import Array, EnvFailure, StepResult, SyncEnvironments
+from runner.env_runners.vector_envs import Array, StepResult, SyncEnvironments
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item

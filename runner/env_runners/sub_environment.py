@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from runner.config.errors import Problem
 from runner.config.schemas import EnvConfig
-from runner.env_runners.vector_envs import EnvFailure, SyncEnvironments
+from runner.env_runners.env_answers import EnvFailure
+from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes.columns import Column
 
 # Importing the modules of a user's environment may take long on a busy machine.

@@ -10,7 +10,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -18,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
-from runner.config.user_code import problem_of
-from runner.env_runners.env_answers import flag_of, kinds_of, reward_of
+from runner.env_runners.env_answers import failure_of, flag_of, kinds_of, reward_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
     defines_state,
@@ -44,10 +42,6 @@ _log = logging.getLogger(__name__)
 _FLOATS, _BOOLS = (float, np.float64), (bool, np.bool_)
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
-
-
-class EnvFailure(RunFailure):
-    """An environment raised an error, hung, or its process ended; re-creating it may help."""
 
 
 class SubEnvironments(Protocol):
@@ -127,7 +121,7 @@ class BatchedEnvironments:
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all with one seed; the environment draws for each sub-environment from it."""
-        obs, infos = _reset(self._env, _seed(self._seed, seed_name))
+        obs, infos = _reset(self._env, seed_of(self._seed, seed_name))
         return obs, copied_info(infos)
 
     def step(self, actions: Array) -> StepResult:
@@ -136,7 +130,7 @@ class BatchedEnvironments:
             # the environment may change its arguments
             obs, rewards, terminateds, truncateds, infos = self._env.step(_copied(actions))
         except Exception as error:
-            raise _failure("step", error, got=f"actions {_short(actions)}") from error
+            raise failure_of(error, "step", got=f"actions {_short(actions)}") from error
         return obs, rewards, terminateds, truncateds, copied_info(infos) if infos else infos
 
     def get_state(self) -> dict[str, Any]:
@@ -248,7 +242,7 @@ class SyncEnvironments:
         self._actions[n].clear()
         self._num_steps[n] = 0
         self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
-        seed = _seed(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
+        seed = seed_of(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
         obs, info = _reset(self._envs[n], seed, self._episode(n))
         self._store_obs(n, obs, "reset")
         return copied_info(dict(info))  # type: ignore[no-any-return]
@@ -284,7 +278,7 @@ class SyncEnvironments:
                 raise
             except Exception as error:
                 got = f"action {_short(nested.take(actions, n))}"
-                raise _failure("step", error, self._place(n), got) from error
+                raise failure_of(error, "step", self._place(n), got) from error
             if type(reward) not in _FLOATS:
                 reward = reward_of(reward, self._place(n))
             if type(terminated) not in _BOOLS or type(truncated) not in _BOOLS:
@@ -383,7 +377,7 @@ class SyncEnvironments:
             try:
                 self._envs[n].step(own)
             except Exception as error:
-                raise _failure("step", error, self._place(n), f"action {_short(action)}") from error
+                raise failure_of(error, "step", self._place(n), f"action {_short(action)}") from error
             self._num_steps[n] += 1
 
     def close(self) -> None:
@@ -391,7 +385,8 @@ class SyncEnvironments:
         close_environments(self._envs)
 
 
-def _seed(seed: int, name: tuple[int | str, ...]) -> int:
+def seed_of(seed: int, name: tuple[int | str, ...]) -> int:
+    """Return the seed for a name within the run's seed: role, index, generation, and further numbers."""
     role, *index = name
     return integer_seed(seed, str(role), *(int(i) for i in index))
 
@@ -403,18 +398,12 @@ def _reset(env: Any, seed: int, where: str = "") -> tuple[Any, Any]:
     except RunnerError:  # of a curriculum
         raise
     except Exception as error:  # a user's environment may raise anything
-        raise _failure("reset", error, where) from error
+        raise failure_of(error, "reset", where) from error
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and isinstance(answer[1], (Mapping, Sequence))):
         what = f"the environment's reset returned {kinds_of(answer)}"
         raise RunFailure(Problem(what, where or None, expected="a tuple (observation, info), with a dict as info"))
     obs, info = answer
     return obs, info
-
-
-def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> EnvFailure:
-    problem = problem_of(error, where)
-    what = f"the environment raised {type(error).__name__} in {method}: {error}"
-    return EnvFailure(replace(problem, what=what, got=got or problem.got))
 
 
 def _short(value: Any) -> str:
