@@ -81,30 +81,29 @@ def make_vector_env(
     """
     if restarts and mode == "auto":
         mode = "sync"
-    env = make_environment(config, num_envs, mode)
+    make = partial(make_environment, config, num_envs, mode)
+    env = make()
     if isinstance(env, MultiAgentEnv):
         raise ConfigError(
             [Problem(f"{config.name} has several agents", "env", expected="an environment with one agent")]
         )
-    if restarts or mode == ASYNC:
-        _check_is_apart(env, config, mode)
-        close_environments([env])  # it was only needed for its spaces
-        spaces = env.observation_space, env.action_space
-        if mode == ASYNC:
-            return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)
-        make_one = partial(make_environment, config, num_envs, mode)
-        return local_environments(make_one, spaces, num_envs, seed, config.max_replayed_steps)
-    make_another = partial(make_environment, config, num_envs, mode)
-    return sub_environments(env, make_another, num_envs, seed, config.max_replayed_steps)
+    if not restarts and mode != ASYNC:
+        return sub_environments(env, make, num_envs, seed, config.max_replayed_steps)
+    _check_is_apart(env, config, mode)
+    close_environments([env])  # it was only needed for its spaces
+    spaces = env.observation_space, env.action_space
+    if mode == ASYNC:
+        return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)
+    return local_environments(make, spaces, num_envs, seed, config.max_replayed_steps)
 
 
 def _check_is_apart(env: Environment, config: EnvConfig, mode: str) -> None:
     """Reject sub-environments that only step together, if they must be ended or re-created individually."""
     if isinstance(env, gym.vector.VectorEnv):
-        where = "env_runners.gym_env_vectorize_mode" if mode == ASYNC else "env_runners.restart_failed_sub_environments"
-        what = f"{config.name} steps all sub-environments together, so they cannot run in separate processes"
-        if mode != ASYNC:
-            what = f"{config.name} steps all sub-environments together, so single ones cannot be re-created"
+        where, why = "env_runners.restart_failed_sub_environments", "single ones cannot be re-created"
+        if mode == ASYNC:
+            where, why = "env_runners.gym_env_vectorize_mode", "they cannot run in separate processes"
+        what = f"{config.name} steps all sub-environments together, so {why}"
         raise ConfigError([Problem(what, where, type(env).__name__, "a gymnasium.Env, which steps a single one")])
 
 
