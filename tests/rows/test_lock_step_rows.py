@@ -1,4 +1,4 @@
-"""Rows in lock step on their own: running episodes as views, growth, and its state in the middle of an episode."""
+"""Rows in lock step on their own: writes through views, growth, infos and short fragments."""
 
 from __future__ import annotations
 
@@ -32,83 +32,9 @@ class Driver:
         return self.buffer
 
 
-def parts(buffer: LockStepRows) -> tuple[Any, Any]:
-    """Block and finished episodes of the next cut."""
-    fragment = buffer.cut()
-    return fragment.block, fragment.finished
-
-
 def places(episode: Any) -> list[tuple[int, ...]]:
     """(n, t, k) of all observations, those of the lookback first."""
     return [tuple(int(code) for code in row) for row in episode.observations.data]
-
-
-def test_running_episodes_grow_and_start_anew() -> None:
-    driver = Driver(2, [2, 50], num_lookback=0)  # lengths 2 and 50 in turn
-    buffer = driver.buffer
-    assert [places(episode) for episode in buffer] == [[(0, 0, 0)], [(1, 0, 0)]]
-    assert [len(episode) for episode in buffer] == [0, 0]
-    driver.steps(2)
-    done, running = buffer
-    assert (done.id_, done.is_terminated, done.is_truncated) == ("x-0-0", True, False)
-    assert places(done) == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
-    assert (running.id_, running.is_done, places(running)) == ("x-1-0", False, [(1, 0, 0), (1, 1, 0), (1, 2, 0)])
-    driver.steps(1)  # resets sub-environment 0
-    assert (buffer[0].id_, buffer[0].t_started, buffer[0].is_done, places(buffer[0])) == (
-        "x-0-1",
-        0,
-        False,
-        [(0, 0, 1)],
-    )
-    driver.steps(1)
-    assert places(buffer[0]) == [(0, 0, 1), (0, 1, 1)]
-    assert buffer[0].get_actions().tolist() == [4]
-    assert buffer[0].get_rewards().tolist() == [coded_reward(0, 1, 1)]
-    assert buffer[0].get_extra_model_outputs("number").tolist() == [4.0]
-    assert buffer[-1].id_ == "x-1-0"
-    with pytest.raises(IndexError, match="sub-environment 2 of 2"):
-        buffer[2]
-
-
-@pytest.mark.parametrize("num_lookback", [0, 1, 3])
-def test_running_episodes_after_a_cut_see_the_lookback(num_lookback: int) -> None:
-    driver = Driver(1, [50], num_lookback)
-    driver.steps(5).cut()
-    episode = driver.buffer[0]
-    past = min(num_lookback, 5)
-    assert (len(episode), episode.t_started, episode.t, episode.rewards.lookback) == (0, 5, 5, past)
-    assert places(episode) == [(0, t, 0) for t in range(5 - past, 6)]
-    driver.steps(1)
-    episode = driver.buffer[0]
-    assert (len(episode), episode.t_started, episode.t) == (1, 5, 6)
-    assert places(episode) == [(0, t, 0) for t in range(5 - past, 7)]
-    assert episode.rewards.data.tolist() == [coded_reward(0, t, 0) for t in range(6 - past, 7)]
-    assert episode.get_rewards().tolist() == [coded_reward(0, 6, 0)]
-
-
-@pytest.mark.parametrize("num_lookback", [0, 1, 3])
-def test_a_sub_environment_that_was_done_at_the_cut(num_lookback: int) -> None:
-    driver = Driver(2, [2, 50], num_lookback)
-    driver.steps(2).cut()
-    done, running = driver.buffer
-    assert (done.id_, len(done), done.t) == ("x-0-0", 0, 2)
-    assert (done.is_terminated, done.is_truncated) == (True, False)
-    assert places(done) == [(0, t, 0) for t in range(2 - min(num_lookback, 2), 3)]
-    assert not running.is_done
-    driver.steps(1)
-    new, running = driver.buffer
-    assert (new.id_, new.t_started, len(new), new.is_done, places(new)) == ("x-0-1", 0, 0, False, [(0, 0, 1)])
-    assert (running.t_started, running.t) == (2, 3)
-    block = driver.steps(1).cut().block
-    assert list(block.episode_ids) == ["x-0-1", "x-1-0"]
-    assert block.columns["number"].tolist() == [4.0, 3.0, 4.0]  # not 3 for sub-environment 0: that was its reset
-
-
-def test_a_short_episode_has_no_more_lookback_than_steps() -> None:
-    driver = Driver(1, [3, 50], num_lookback=3)
-    driver.steps(5).cut()  # the first episode's 3 steps, its reset, one step
-    assert places(driver.buffer[0]) == [(0, 0, 1), (0, 1, 1)]
-    assert driver.buffer[0].rewards.lookback == 1
 
 
 def test_writes_through_views_reach_the_block() -> None:
@@ -132,25 +58,13 @@ def test_an_episode_that_is_cut_twice_keeps_its_return_and_its_time() -> None:
     driver = Driver(1, [5, 50], num_lookback=0)
     started, returns, lengths = [], [], []
     for _ in range(3):
-        block, finished = parts(driver.steps(2))
-        started += block.t_started.tolist()
-        returns += finished.returns.tolist()
-        lengths += finished.lengths.tolist()
+        fragment = driver.steps(2).cut()
+        started += fragment.block.t_started.tolist()
+        returns += fragment.finished.returns.tolist()
+        lengths += fragment.finished.lengths.tolist()
     assert started == [0, 2, 4]
     assert returns == [sum(coded_reward(0, t, 0) for t in range(1, 6))]
     assert lengths == [5]
-
-
-def test_growth_keeps_all_rows() -> None:
-    grown, reserved = Driver(3, [4, 7, 2], 1), Driver(3, [4, 7, 2], 1)
-    reserved.buffer.reserve(200)
-    for steps in (1, 90, 5):
-        (got, got_finished), (expected, finished) = parts(grown.steps(steps)), parts(reserved.steps(steps))
-        assert got.num_rows > steps
-        for name in expected.columns:
-            np.testing.assert_array_equal(got.columns[name], expected.columns[name], err_msg=name)
-        assert got.episode_ids == expected.episode_ids
-        np.testing.assert_array_equal(got_finished.returns, finished.returns)
 
 
 def test_growth_in_the_middle_of_a_fragment_keeps_who_awaits_its_reset() -> None:
@@ -160,33 +74,6 @@ def test_growth_in_the_middle_of_a_fragment_keeps_who_awaits_its_reset() -> None
     block = driver.buffer.cut().block
     assert block.num_rows == 2 + 3  # the third row of sub-environment 0 was its reset
     assert block.lengths.tolist() == [2, 3]
-
-
-@pytest.mark.parametrize("num_lookback", [0, 1, 3])
-@pytest.mark.parametrize("num_steps", [2, 5])  # with 2, one sub-environment awaits its reset
-@pytest.mark.parametrize("lengths", [[2, 50], [50, 50, 50, 2]])  # the first terminates, the second is truncated
-def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int, lengths: list[int]) -> None:
-    driver = Driver(2, lengths, num_lookback)
-    driver.steps(num_steps).cut()
-    state = driver.buffer.get_state()
-    restored = LockStepRows(2, np.zeros(3, np.float32), np.int64(0), "x", num_lookback)
-    restored.set_state(state)
-    for episode, expected in zip(restored, driver.buffer, strict=True):
-        assert_same_view(episode, expected)
-    original = driver.buffer
-    results = [original, restored]
-    for _ in range(4):
-        driver.number += 1
-        actions = np.full(2, driver.number % 5)
-        result = driver.env.step(actions)
-        for buffer in results:
-            buffer.add_step(*result, {"actions": actions, "number": np.full(2, float(driver.number))})
-        for episode, expected in zip(restored, original, strict=True):
-            assert_same_view(episode, expected)
-    (got, got_finished), (expected_block, finished) = parts(restored), parts(original)
-    assert_same_blocks(got, expected_block)
-    np.testing.assert_array_equal(got_finished.returns, finished.returns)
-    np.testing.assert_array_equal(got_finished.lengths, finished.lengths)
 
 
 def test_state_is_a_copy() -> None:
@@ -223,18 +110,6 @@ def assert_same_blocks(got: Any, expected: Any) -> None:
     np.testing.assert_array_equal(got.is_truncated, expected.is_truncated)
     for episode, other in zip(got, expected, strict=True):
         assert_same_view(episode, other)
-
-
-def test_finished_episodes_are_in_the_order_of_their_ends() -> None:
-    driver = Driver(3, [5, 50, 50, 2, 50, 50, 3], 0)  # first episodes: 5, 2, 3 steps
-    finished = driver.steps(5).cut().finished
-    assert finished.env_of.tolist() == [1, 2, 0]
-    assert finished.lengths.tolist() == [2, 3, 5]
-    assert finished.returns.tolist() == [
-        sum(coded_reward(n, t, 0) for t in range(1, s + 1)) for n, s in [(1, 2), (2, 3), (0, 5)]
-    ]
-    finished = driver.steps(1).cut().finished
-    assert finished.returns.shape == (0,)
 
 
 def test_infos_of_gymnasiums_nested_dicts() -> None:

@@ -111,6 +111,7 @@ def check_running(rows: RowStore, xp: ArrayNamespace, episodes: Sequence[Episode
         seen_before = min(lookback, episode.num_cut)
         assert (view.id_, view.t_started, view.t) == (episode.id_, episode.num_cut, len(episode.actions))
         assert (view.is_terminated, view.is_truncated) == (episode.terminated, episode.truncated)
+        assert view.rewards.lookback == seen_before
         columns = episode.columns(slice(episode.num_cut - seen_before, len(episode.actions)))
         assert_same(view.observations.data, columns[OBS], xp)
         assert_same(view.rewards.data, columns[REWARDS], xp)
@@ -200,6 +201,7 @@ class LockStep:
         check_block(fragment.block, self.xp, episodes, self.lookback)
         assert fragment.finished.returns.tolist() == [sum(episode.rewards) for episode in self.ended]
         assert fragment.finished.lengths.tolist() == [len(episode.actions) for episode in self.ended]
+        assert fragment.finished.env_of.tolist() == [int(episode.id_.split("-")[1]) for episode in self.ended]
         self.ended.clear()
 
 
@@ -233,6 +235,13 @@ def test_a_fragment_without_a_step_is_empty(xp: ArrayNamespace) -> None:
     driver.check_cut(driver.rows)
     assert len(driver.rows.cut().block) == 0
     check_running(driver.rows, xp, driver.running, 1)
+
+
+def test_running_episodes_are_indexed_like_a_list() -> None:
+    rows = LockStep(BLANKS["box"], 0, 2, 0).rows
+    assert rows[-1].id_ == "x-1-0"
+    with pytest.raises(IndexError, match="sub-environment 2 of 2"):
+        rows[2]
 
 
 # -- each slot at its own time -----------------------------------------------------------------------------------------
