@@ -1,6 +1,4 @@
-"""Environments by class, function and id, and wrappers around them: what is made, in which order, and what a resume
-brings back.
-"""
+"""Environments by class, function and id, and wrappers around them: what is made, and in which order."""
 
 from __future__ import annotations
 
@@ -147,40 +145,3 @@ def test_wrappers_around_several_agents() -> None:
     env = make_multi_agent_env(config)
     obs, _ = env.reset(seed=1)
     assert env.step(dict.fromkeys(obs, 0))[1] == {}
-
-
-@pytest.mark.parametrize(
-    ("config", "kind"),
-    [
-        (EnvConfig(env=CARTPOLE, wrappers=wrappers(NORMALIZE, "gymnasium.wrappers.NormalizeReward")), SyncEnvironments),
-        (EnvConfig(env=CARTPOLE, wrappers=wrappers(NORMALIZE_ALL)), BatchedEnvironments),
-        (
-            EnvConfig(
-                _target_="tests.env_runners.test_vector_envs.OwnState",
-                wrappers=wrappers(NORMALIZE, {"_target_": "gymnasium.wrappers.TimeLimit", "max_episode_steps": 5}),
-            ),
-            SyncEnvironments,
-        ),
-        (
-            EnvConfig(
-                env=CARTPOLE,
-                wrappers=wrappers({"_target_": "gymnasium.wrappers.FrameStackObservation", "stack_size": 3}, NORMALIZE),
-            ),
-            SyncEnvironments,
-        ),
-    ],
-    ids=["one by one", "together", "own state", "stacked"],
-)
-@pytest.mark.parametrize("half", [0, 1, 57])
-def test_wrappers_go_on_from_a_state(config: EnvConfig, kind: type, half: int) -> None:
-    """Running means outlive episodes, so that a replay of the running one would not bring them back."""
-    env, restored = (make_vector_env(config, 3, "auto", seed=4) for _ in range(2))
-    assert isinstance(env, kind)
-    actions = np.random.default_rng(0).integers(2, size=(half + 40, 3))
-    env.reset(("env_runner", 0, 0))
-    for action in actions[:half]:
-        env.step(action)
-    restored.set_state(env.get_state())
-    for action in actions[half:]:
-        for one, other in zip(env.step(action)[:4], restored.step(action)[:4], strict=True):
-            np.testing.assert_array_equal(other, one)

@@ -49,24 +49,32 @@ def make_own_state() -> gym.Env[Any, Any]:
     return gym.wrappers.TimeLimit(OwnState(), 5)  # type: ignore[no-any-return]
 
 
+NORMALIZE = {"_target_": "gymnasium.wrappers.NormalizeObservation"}
+NORMALIZE_REWARD = {"_target_": "gymnasium.wrappers.NormalizeReward"}
+LIMIT = {"_target_": "gymnasium.wrappers.TimeLimit", "max_episode_steps": 5}
+STACK = {"_target_": "gymnasium.wrappers.FrameStackObservation", "stack_size": 3}
+NORMALIZE_ALL = {"_target_": "gymnasium.wrappers.vector.NormalizeObservation"}
+# Running means outlive episodes, so that a replay of the running one would not restore them.
+KINDS = {
+    "cartpole_batched": (EnvConfig(env="CartPole-v1"), "auto"),
+    "cartpole_sync": (EnvConfig(env="CartPole-v1"), "sync"),
+    "pendulum": (EnvConfig(env="Pendulum-v1"), "auto"),
+    "own_state": (EnvConfig(_target_=f"{__name__}.make_own_state"), "auto"),
+    "normalised": (EnvConfig(env="CartPole-v1", wrappers=[NORMALIZE, NORMALIZE_REWARD]), "auto"),
+    "normalised_batched": (EnvConfig(env="CartPole-v1", wrappers=[NORMALIZE_ALL]), "auto"),
+    "normalised_own_state": (EnvConfig(_target_=f"{__name__}.OwnState", wrappers=[NORMALIZE, LIMIT]), "auto"),
+    "stacked": (EnvConfig(env="CartPole-v1", wrappers=[STACK, NORMALIZE]), "auto"),
+}
+
+
 def make_envs(kind: str) -> SubEnvironments:
-    if kind == "own_state":
-        return SyncEnvironments(make_own_state, 3, seed=4)
-    name, mode = {
-        "cartpole_batched": ("CartPole-v1", "auto"),
-        "cartpole_sync": ("CartPole-v1", "sync"),
-        "pendulum": ("Pendulum-v1", "auto"),
-    }[kind]
-    return make_vector_env(EnvConfig(env=name), 3, mode, seed=4)
+    config, mode = KINDS[kind]
+    return make_vector_env(config, 3, mode, seed=4)
 
 
-KINDS = ["cartpole_batched", "cartpole_sync", "pendulum", "own_state"]
-
-
-def test_kinds_are_what_they_say() -> None:
-    assert isinstance(make_envs("cartpole_batched"), BatchedEnvironments)
-    for kind in ("cartpole_sync", "pendulum", "own_state"):
-        assert isinstance(make_envs(kind), SyncEnvironments)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_are_what_they_say(kind: str) -> None:
+    assert isinstance(make_envs(kind), BatchedEnvironments if "batched" in kind else SyncEnvironments)
 
 
 def steps(env: SubEnvironments, actions: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -96,7 +104,7 @@ def test_a_new_object_goes_on_from_a_state(kind: str, half: int) -> None:
         assert np.logical_or([s[2] for s in straight], [s[3] for s in straight]).any()  # an episode ended
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["cartpole_batched", "cartpole_sync", "pendulum", "own_state"])
 def test_a_runner_goes_on_from_a_state(kind: str) -> None:
     def make() -> Any:
         env = make_envs(kind)
