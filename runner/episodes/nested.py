@@ -92,8 +92,7 @@ def stack(items: list[Any]) -> Any:
     if next(leaves(first), _REQUIRED) is _REQUIRED:
         raise ValueError(f"an item needs at least one value to become an array, got {_outline(first)}")
     if isinstance(first, (dict, tuple)):
-        gathered = map_leaves(lambda *one_leaf: list(one_leaf), *items)
-        return _stack_gathered(first, gathered)
+        return map_leaves(lambda *leaf: _stack_leaf(list(leaf)), *items)
     return _stack_leaf(items)
 
 
@@ -185,14 +184,6 @@ def _is_same_kind(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     both_text = source.kind in "US" and target.kind in "US"
     both_numbers = source.kind in "biufc" and target.kind in "biufc"
     return (both_text or both_numbers) and np.can_cast(source, target, "same_kind")
-
-
-def _stack_gathered(template: Any, gathered: Any) -> Any:
-    if isinstance(template, dict):
-        return {key: _stack_gathered(branch, gathered[key]) for key, branch in template.items()}
-    if isinstance(template, tuple):
-        return tuple(_stack_gathered(*pair) for pair in zip(template, gathered, strict=True))
-    return _stack_leaf(gathered)
 
 
 def _stack_leaf(items: list[Any]) -> Array:
