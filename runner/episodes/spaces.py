@@ -21,6 +21,7 @@ Path = tuple[Any, ...]
 
 _MAX_DEPTH = 32
 _MAX_BOX_SIZE = 2**24
+_KINDS = ("box", "discrete", "multi-discrete", "multi-binary", "text", "dict", "tuple")
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
 
 
@@ -78,10 +79,10 @@ def space_from_dict(state: Any, where: str = "space", depth: int = 0) -> Space[A
     if depth > _MAX_DEPTH:
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     kind = read_key(state, "space", (str,), where)
-    if kind not in _READERS:
-        raise StateError(f"{where}.space: unknown kind {kind!r:.60}; expected: {', '.join(_READERS)}")
+    if kind not in _KINDS:
+        raise StateError(f"{where}.space: unknown kind {kind!r:.60}; expected: {', '.join(_KINDS)}")
     try:
-        return _READERS[kind](state, where, depth)
+        return _read(kind, state, where, depth)
     except StateError:
         raise
     except (AssertionError, ValueError, TypeError, OverflowError) as error:
@@ -143,72 +144,43 @@ def _read_dtype(state: dict[str, Any], where: str, kinds: str, default: str) -> 
     return dtype
 
 
-def _read_box(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import Box
+def _read(kind: str, state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium import spaces as gs
 
-    shape, dtype = _read_sizes(state, "shape", where), _read_dtype(state, where, "biuf", "float32")
-    low, high = (_read_bound(state, key, where, shape, dtype) for key in ("low", "high"))
-    return Box(low, high, shape, dtype.type)
-
-
-def _read_discrete(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import Discrete
-
-    n, start = read_key(state, "n", (int,), where), read_key(state, "start", (int,), where, default=0)
-    return Discrete(n, start=start, dtype=_read_dtype(state, where, "iu", "int64").type)
-
-
-def _read_multi_discrete(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import MultiDiscrete
-
-    nvec = read_key(state, "nvec", (list, tuple), where)
-    start = read_key(state, "start", (list, tuple), where, default=None)
-    dtype = _read_dtype(state, where, "iu", "int64")
-    return MultiDiscrete(np.array(nvec, dtype), dtype.type, start=None if start is None else np.array(start, dtype))
-
-
-def _read_multi_binary(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import MultiBinary
-
-    sizes = state.get("n")
-    return MultiBinary(sizes if type(sizes) is int and 0 < sizes <= _MAX_BOX_SIZE else _read_sizes(state, "n", where))
-
-
-def _read_text(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import Text
-
-    max_length = read_key(state, "max_length", (int,), where)
-    min_length = read_key(state, "min_length", (int,), where, default=1)
-    return Text(max_length, min_length=min_length, charset=read_key(state, "charset", (str,), where))
+    match kind:
+        case "box":
+            shape, dtype = _read_sizes(state, "shape", where), _read_dtype(state, where, "biuf", "float32")
+            low, high = (_read_bound(state, key, where, shape, dtype) for key in ("low", "high"))
+            return gs.Box(low, high, shape, dtype.type)
+        case "discrete":
+            n, start = read_key(state, "n", (int,), where), read_key(state, "start", (int,), where, default=0)
+            return gs.Discrete(n, start=start, dtype=_read_dtype(state, where, "iu", "int64").type)
+        case "multi-discrete":
+            dtype = _read_dtype(state, where, "iu", "int64")
+            nvec = np.array(read_key(state, "nvec", (list, tuple), where), dtype)
+            start = read_key(state, "start", (list, tuple), where, default=None)
+            return gs.MultiDiscrete(nvec, dtype.type, start=None if start is None else np.array(start, dtype))
+        case "multi-binary":
+            n = state.get("n")
+            is_flat = type(n) is int and 0 < n <= _MAX_BOX_SIZE
+            return gs.MultiBinary(n if is_flat else _read_sizes(state, "n", where))
+        case "text":
+            longest = read_key(state, "max_length", (int,), where)
+            shortest = read_key(state, "min_length", (int,), where, default=1)
+            return gs.Text(longest, min_length=shortest, charset=read_key(state, "charset", (str,), where))
+        case "dict":
+            return gs.Dict(list(_read_pairs(state, where, depth)))
+        case _:
+            parts = enumerate(read_key(state, "spaces", (list, tuple), where))
+            return gs.Tuple([space_from_dict(part, f"{where}[{i}]", depth + 1) for i, part in parts])
 
 
-def _read_dict(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import Dict
-
-    pairs: list[tuple[Any, Space[Any]]] = []
+def _read_pairs(state: dict[str, Any], where: str, depth: int) -> Iterator[tuple[Any, Space[Any]]]:
     for i, pair in enumerate(read_key(state, "spaces", (list, tuple), where)):
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], (str, int))):
             raise StateError(f"{where}.spaces[{i}]: expected [key, space], got {pair!r:.60}")
-        pairs.append((pair[0], space_from_dict(pair[1], f"{where}.{pair[0]}", depth + 1)))
-    return Dict(pairs)
+        yield pair[0], space_from_dict(pair[1], f"{where}.{pair[0]}", depth + 1)
 
-
-def _read_tuple(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
-    from gymnasium.spaces import Tuple
-
-    parts = read_key(state, "spaces", (list, tuple), where)
-    return Tuple([space_from_dict(part, f"{where}[{i}]", depth + 1) for i, part in enumerate(parts)])
-
-
-_READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
-    "box": _read_box,
-    "discrete": _read_discrete,
-    "multi-discrete": _read_multi_discrete,
-    "multi-binary": _read_multi_binary,
-    "text": _read_text,
-    "dict": _read_dict,
-    "tuple": _read_tuple,
-}
 
 # --- leaves of nested spaces ----------------------------------------------------------------------
 
