@@ -38,12 +38,11 @@ class SingleAgentEpisode:
     """
 
     __slots__ = (
-        "_action_space",
         "_custom_data",
         "_infos",
         "_last_step_time",
-        "_observation_space",
         "_start_time",
+        "action_space",
         "actions",
         "agent_id",
         "extra_model_outputs",
@@ -52,6 +51,7 @@ class SingleAgentEpisode:
         "is_truncated",
         "module_id",
         "multi_agent_episode_id",
+        "observation_space",
         "observations",
         "rewards",
         "t",
@@ -90,7 +90,7 @@ class SingleAgentEpisode:
             module_id,
             multi_agent_episode_id,
         )
-        self._observation_space, self._action_space = observation_space, action_space
+        self.observation_space, self.action_space = observation_space, action_space
         self.observations = _as_buffer(observations, lookback, observation_space)
         self.actions = _as_buffer(actions, lookback, action_space)
         self.rewards = _as_buffer(rewards, lookback, None)
@@ -145,7 +145,7 @@ class SingleAgentEpisode:
         self = cls.__new__(cls)
         self.id_ = uuid.uuid4().hex if id_ is None else id_
         self.agent_id, self.module_id, self.multi_agent_episode_id = agent_id, module_id, None
-        self._observation_space, self._action_space = observation_space, action_space
+        self.observation_space, self.action_space = observation_space, action_space
         self.observations = LookbackBuffer(observations, len_lookback_buffer, observation_space)
         self.actions = LookbackBuffer(actions, len_lookback_buffer, action_space)
         self.rewards = LookbackBuffer(rewards, len_lookback_buffer)
@@ -408,8 +408,8 @@ class SingleAgentEpisode:
             truncated=False,
             t_started=0,
             len_lookback_buffer=lookback,
-            observation_space=self._observation_space,
-            action_space=self._action_space,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
             agent_id=self.agent_id,
             module_id=self.module_id,
             custom_data=None if self._custom_data is None else dict(self._custom_data),
@@ -540,14 +540,6 @@ class SingleAgentEpisode:
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data
-
-    @property
-    def observation_space(self) -> Space[Any] | None:
-        return self._observation_space
-
-    @property
-    def action_space(self) -> Space[Any] | None:
-        return self._action_space
 
     @property
     def is_reset(self) -> bool:
