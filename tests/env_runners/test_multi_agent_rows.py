@@ -366,28 +366,6 @@ def test_an_environment_with_a_state_of_its_own_is_not_replayed() -> None:
     assert_same_sample(second.runner.sample(20, True, second.weights, {}), expected, has_infos=False)
 
 
-class HungryAgentsEnv(CodedAgentsEnv):
-    """Takes the actions out of the dict that it gets."""
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        returned = super().step(actions)
-        actions.clear()
-        return returned
-
-
-def test_a_replay_does_not_depend_on_what_the_environment_does_to_its_actions() -> None:
-    coded = make_coded_run(8, 2, 4, 1, make_env=HungryAgentsEnv)
-    coded.runner.sample(20, True, coded.weights, {})
-    for env in coded.envs:
-        env.k -= 1  # its reset begins the same episode
-    coded.log.clear()
-    state = coded.runner.get_state()
-    steps = [env.e for env in coded.envs]
-    coded.runner.set_state(state)
-    assert [env.e for env in coded.envs] == steps
-    assert max(steps) > 1
-
-
 def assert_same_sample(got: Sample, expected: Sample, has_infos: bool) -> None:
     """Everything is the same; infos of observations before the interruption are no part of a state."""
     assert got.rollout.num_env_steps == expected.rollout.num_env_steps
