@@ -162,8 +162,7 @@ def _read(kind: str, state: dict[str, Any], where: str, depth: int) -> Space[Any
             return gs.MultiDiscrete(nvec, dtype.type, start=None if start is None else np.array(start, dtype))
         case "multi-binary":
             n = state.get("n")
-            is_flat = type(n) is int and 0 < n <= _MAX_BOX_SIZE
-            return gs.MultiBinary(n if is_flat else _read_sizes(state, "n", where))
+            return gs.MultiBinary(n if type(n) is int and 0 < n <= _MAX_BOX_SIZE else _read_sizes(state, "n", where))
         case "text":
             longest = read_key(state, "max_length", (int,), where)
             shortest = read_key(state, "min_length", (int,), where, default=1)

@@ -89,7 +89,7 @@ class ConnectorPipeline(ConnectorList, Connector):
         self._calls: list[Call] = list(self._connectors)
         if self.is_training:
             self._calls = [self._metrics.call_of(connector) for connector in self._connectors]
-        spaces = [space for space, _ in self.spaces_after]
+        spaces: list[gym.Space[Any] | None] = [space for space, _ in self.spaces_after]
         check_first_calls(self._calls, self._connectors, spaces or [None] * len(self._connectors), self.name)
 
     def take_metrics(self, module_id: str) -> ReducedMetrics:
