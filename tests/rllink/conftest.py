@@ -196,7 +196,7 @@ def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
 
 
 def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    """Steps `start` to `stop` of an episode, which by default goes on."""
+    """Return steps `start` to `stop` of an episode; by default the episode does not end with them."""
     part = {"obs": whole["obs"][start : stop + 1]}
     part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
     return {**part, "id": "a", "is_terminated": False, "is_truncated": False, **more}

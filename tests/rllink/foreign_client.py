@@ -287,7 +287,7 @@ class ClientContract:
             started = time.monotonic()
             with pytest.raises(ClientError, match="unauthorized"):
                 driver.call("connect", port=served.address[1], **wrong)
-            assert time.monotonic() - started < 30  # not 60 s, as there is no use in trying again
+            assert time.monotonic() - started < 30  # not 60 s: a client does not retry with a wrong token
         driver.call("connect", port=served.address[1], token="secret")
         driver.call("get_config")
 
