@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, LookbackOfChunks
+from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, LookbackOfChunks, row_ranges
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP
 
 BoolArray = npt.NDArray[np.bool_]
@@ -238,19 +238,19 @@ def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -
     is_truncated = np.concatenate([part.is_truncated for part in parts])
     env_t = None if parts[0].env_t is None else np.concatenate([part.env_t for part in parts if part.env_t is not None])
     if len(set(map(id, episodes))) < len(episodes):
-        order = _RowOrder.of(episodes, lengths)
+        groups = _chunks_by_episode(episodes)
+        step_rows, obs_rows = _rows_in_order(groups, lengths)
         columns = {
-            name: nested.take(column, order.obs_rows if name == OBS else order.step_rows)
-            for name, column in columns.items()
+            name: nested.take(column, obs_rows if name == OBS else step_rows) for name, column in columns.items()
         }
         partly_given = {
-            name: (rows[order.step_rows], nested.take(column, order.step_rows))
-            for name, (rows, column) in partly_given.items()
+            name: (rows[step_rows], nested.take(column, step_rows)) for name, (rows, column) in partly_given.items()
         }
-        seq_no, episodes = seq_no[order.step_rows], [episodes[chunk] for chunk in order.first_chunks]
-        env_t = None if env_t is None else env_t[order.obs_rows]
-        lengths = order.lengths
-        is_terminated, is_truncated = is_terminated[order.last_chunks], is_truncated[order.last_chunks]
+        seq_no, episodes = seq_no[step_rows], [episodes[group[0]] for group in groups]
+        env_t = None if env_t is None else env_t[obs_rows]
+        lengths = np.array([lengths[group].sum() for group in groups], np.int64)
+        last = [group[-1] for group in groups]
+        is_terminated, is_truncated = is_terminated[last], is_truncated[last]
     for chunk in np.flatnonzero(~(is_terminated | is_truncated)).tolist():
         if episodes[chunk].name is None:  # it cannot be continued
             is_truncated[chunk], episodes[chunk].is_complete = True, False
@@ -317,42 +317,24 @@ def add_returns(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
         episode.return_ += chunk_return
 
 
-@dataclass(frozen=True)
-class _RowOrder:
-    """The order of rows in which the parts of an episode follow one another, with shared observations only once.
+def _chunks_by_episode(episodes: Sequence[OpenEpisode]) -> list[list[int]]:
+    """Return the numbers of the chunks of each episode, in order."""
+    chunks_of: dict[int, list[int]] = {}
+    for chunk, episode in enumerate(episodes):
+        chunks_of.setdefault(id(episode), []).append(chunk)
+    return list(chunks_of.values())
 
-    Attributes:
-        first_chunks, last_chunks: first and last part of each episode.
-        lengths: env steps of each episode.
-        step_rows, obs_rows: rows of step columns and of observations, in the new order.
+
+def _rows_in_order(groups: Sequence[Sequence[int]], lengths: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows of steps and of observations such that the chunks of an episode follow one another.
+
+    An observation that two chunks share occurs once.
     """
-
-    first_chunks: list[int]
-    last_chunks: list[int]
-    lengths: IntArray
-    step_rows: IntArray
-    obs_rows: IntArray
-
-    @classmethod
-    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _RowOrder:
-        chunks_of: dict[int, list[int]] = {}
-        for chunk, episode in enumerate(episodes):
-            chunks_of.setdefault(id(episode), []).append(chunk)
-        groups = list(chunks_of.values())
-        starts = np.cumsum(lengths) - lengths
-        step_rows = [np.arange(starts[chunk], starts[chunk] + lengths[chunk]) for group in groups for chunk in group]
-        obs_rows = [
-            np.arange(starts[chunk] + chunk + (number > 0), starts[chunk] + chunk + lengths[chunk] + 1)
-            for group in groups
-            for number, chunk in enumerate(group)
-        ]
-        return cls(
-            [group[0] for group in groups],
-            [group[-1] for group in groups],
-            np.array([lengths[group].sum() for group in groups], np.int64),
-            np.concatenate(step_rows),
-            np.concatenate(obs_rows),
-        )
+    chunks = np.array([chunk for group in groups for chunk in group], np.int64)
+    is_later = np.array([number > 0 for group in groups for number in range(len(group))], np.int64)
+    starts = (np.cumsum(lengths) - lengths)[chunks]
+    obs_rows = row_ranges(starts + chunks + is_later, lengths[chunks] + 1 - is_later)
+    return row_ranges(starts, lengths[chunks]), obs_rows
 
 
 def _lookback_of(episodes: Sequence[OpenEpisode]) -> LookbackOfChunks | None:
