@@ -13,7 +13,7 @@ from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics
 from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode, Version, Versions
 from runner.rllink.messages import AgentSpaces, Answer, GetActionsRequest, MessageError, NewObservation
 from runner.rllink.received_episodes import SampledChunks
-from runner.rllink.receiving import NewEpisodes, Receiver
+from runner.rllink.receiving import NewEpisodes, Receiver, check_end
 from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
@@ -224,14 +224,10 @@ class ActionRequests:
         if served is None and (observed.reward != 0.0 or observed.ends):
             text = f"episode {observed.id!r:.80} is not open: a first observation must not have a reward or an end"
             raise MessageError("unknown_episode", text, f"{path}.id")
-        if observed.is_terminated and observed.is_truncated:
-            raise MessageError(
-                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
-            )
+        check_end(observed, path)
         episode = served.episode if served is not None else new.add(*key)
         if served is None:
             episode.task = self._receiver.task(observed, path)
-        self._receiver.check_env_end(observed, path)
         if observed.is_env_done:
             new.end_env_episode(episode)
         return _Element(request, place, agent, ObservedStep(observed, episode, served, obs))

@@ -299,17 +299,17 @@ class AgentSpaces:
     bounds: ObservationChecks | None = None
     action_bounds: ObservationChecks | None = None
 
-    def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
-        """Decode a list or block of observations as arrays (K, ...); raise `MessageError` if one is invalid."""
-        obs = read(path, lambda: self.obs.rows(raw, body_format))
-        self.check_bounds(obs, path)
+    def read_obs(self, decode: Callable[[], Column], path: str) -> Column:
+        """Decode observations (K, ...); raise `MessageError` if one is invalid."""
+        obs = read(path, decode)
+        _check(self.bounds, obs, "an observation", path)
         return obs
 
     def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
         """Decode one observation as arrays without a leading axis; raise `MessageError` if it is invalid."""
         obs = read(path, lambda: self.obs.item(raw, body_format))
         if self.bounds is not None:
-            self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
+            _check(self.bounds, nested.map_leaves(lambda leaf: leaf[None], obs), "an observation", path)
         return obs
 
     def read_actions(self, decode: Callable[[], Column], path: str) -> Column:
@@ -317,10 +317,6 @@ class AgentSpaces:
         actions = read(path, decode)
         _check(self.action_bounds, actions, "an action", path)
         return read(path, lambda: self.to_module(actions))
-
-    def check_bounds(self, obs: Column, path: str) -> None:
-        """Raise `MessageError` if one of the observations (K, ...) is outside bounds that are enforced."""
-        _check(self.bounds, obs, "an observation", path)
 
 
 def _check(bounds: ObservationChecks | None, items: Column, what: str, path: str) -> None:

@@ -279,7 +279,7 @@ class Receiver:
         if agent_id is not None and id_ is None:
             raise MessageError("bad_message", "with several agents, an episode must have an id", f"{path}.id")
         columns: dict[str, Column] = {
-            OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
+            OBS: agent.read_obs(lambda: agent.obs.rows(chunk.obs, body_format), f"{path}.obs"),
             ACTIONS: agent.read_actions(lambda: agent.actions.rows(chunk.actions, body_format), f"{path}.actions"),
             **self._numbers(chunk, agent, path),
         }
@@ -287,15 +287,11 @@ class Receiver:
         if length == 0:
             raise MessageError("bad_message", "a chunk must have at least one step", f"{path}.actions")
         _check_lengths(columns, length, 1, path)
-        if chunk.is_terminated and chunk.is_truncated:
-            raise MessageError(
-                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
-            )
+        check_end(chunk, path)
         is_done = chunk.is_terminated or chunk.is_truncated
         t_started = None if chunk.t_started is UNSET else chunk.t_started
         task = self.task(chunk, path)
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
-        self.check_env_end(chunk, path)
         if chunk.is_env_done:
             plan.new.end_env_episode(going.episode)
         if going.num_steps == 0:
@@ -321,11 +317,10 @@ class Receiver:
             text = f"lengths must be one or more integers from 1 to {_LONGEST_CHUNK}"
             raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
-            OBS: read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
+            OBS: agent.read_obs(lambda: agent.obs.columns(sent.obs, body_format), f"{path}.obs"),
             ACTIONS: agent.read_actions(lambda: agent.actions.columns(sent.actions, body_format), f"{path}.actions"),
             **self._numbers(sent, agent, path),
         }
-        agent.check_bounds(columns[OBS], f"{path}.obs")
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
@@ -338,9 +333,7 @@ class Receiver:
                 text = f"expected {num_chunks} booleans, got shape {list(values.shape)}"
                 raise MessageError("bad_message", text, f"{path}.{name}")
         if (flags["is_terminated"] & flags["is_truncated"]).any():
-            raise MessageError(
-                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
-            )
+            raise _two_ends(path)
         ids: Sequence[str | None] = [None] * num_chunks if sent.ids is UNSET else sent.ids
         if len(ids) != num_chunks:
             raise MessageError("bad_message", f"expected {num_chunks} ids, got {len(ids)}", f"{path}.ids")
@@ -378,14 +371,23 @@ class Receiver:
             raise MessageError("bad_message", f"unknown task {sent.task!r:.80}; {known}", f"{path}.task")
         return sent.task
 
-    def check_env_end(self, sent: Episode | NewObservation, path: str) -> None:
-        """Raise `MessageError` if an env episode is reported to end although no agent ends."""
-        if sent.is_env_done and not (sent.is_terminated or sent.is_truncated):
-            text = "an env episode can only end together with an agent's episode"
-            raise MessageError("bad_message", text, f"{path}.is_env_done")
-
     def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
-        columns = _numbers(sent, agent, path)
+        columns: dict[str, Column] = {}
+        shapes: dict[str, tuple[int, ...]] = {
+            REWARDS: (),
+            ACTION_LOGP: (),
+            ACTION_DIST_INPUTS: (agent.num_dist_inputs,),
+        }
+        for name, shape in shapes.items():
+            values = getattr(sent, name)
+            if values is UNSET:
+                continue
+            column = read(f"{path}.{name}", lambda: number_column(values, np.float32))  # noqa: B023
+            if column.ndim == 0 or column.shape[1:] != shape:
+                expected = f"rows of {shape[0]} numbers" if shape else "numbers"
+                text = f"expected {expected}, got shape {list(column.shape)}"
+                raise MessageError("bad_message", text, f"{path}.{name}")
+            columns[name] = column
         rewards = columns[REWARDS]
         largest = self.max_abs_reward
         if rewards.size and (rewards.max() > largest or rewards.min() < -largest):
@@ -483,23 +485,17 @@ def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
     return _Going(episode, t_started or 0)
 
 
-def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
-    columns: dict[str, Column] = {REWARDS: read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
-    logp, dist_inputs = sent.action_logp, sent.action_dist_inputs
-    if logp is not UNSET:
-        columns[ACTION_LOGP] = read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
-    if dist_inputs is not UNSET:
-        rows = read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
-        if rows.ndim != 2 or rows.shape[1] != agent.num_dist_inputs:
-            text = f"expected rows of {agent.num_dist_inputs} numbers, got shape {list(rows.shape)}"
-            raise MessageError("bad_message", text, f"{path}.action_dist_inputs")
-        columns[ACTION_DIST_INPUTS] = rows
-    for name in (REWARDS, ACTION_LOGP):
-        if name in columns and columns[name].ndim != 1:
-            raise MessageError(
-                "bad_message", f"expected numbers, got shape {list(columns[name].shape)}", f"{path}.{name}"
-            )
-    return columns
+def check_end(sent: Episode | NewObservation, path: str) -> None:
+    """Raise `MessageError` for two ends of an episode, and for an end of an env episode without an agent's end."""
+    if sent.is_terminated and sent.is_truncated:
+        raise _two_ends(path)
+    if sent.is_env_done and not (sent.is_terminated or sent.is_truncated):
+        text = "an env episode can only end together with an agent's episode"
+        raise MessageError("bad_message", text, f"{path}.is_env_done")
+
+
+def _two_ends(path: str) -> MessageError:
+    return MessageError("bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated")
 
 
 def _check_lengths(columns: Mapping[str, Column], num_steps: int, num_chunks: int, path: str) -> None:
