@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any
 
@@ -79,23 +79,17 @@ class Batches:
         Raises:
             Interrupted: the batch is not complete; its steps stay in the queue.
         """
-        self._server.call(self._stop_collecting())
+        self._server.call(self._service.stop_collecting)
         try:
             return pending.result()
         except CancelledError:
             raise Interrupted from None
 
-    async def _stop_collecting(self) -> None:
-        self._service.stop_collecting()
-
     def _judged(self, batch: Batch) -> Batch:
         """Check the clients by a batch, and remove the steps of quarantined clients from it."""
         found = self._judges.judge(batch)
         if found:
-            self._server.call(self._quarantine(found))
+            self._server.call(self._service.quarantine, found)
         judged, num_left_out = self._judges.without_quarantined(batch)
         self._service.count_left_out(num_left_out)
         return judged
-
-    async def _quarantine(self, names: Collection[str]) -> None:
-        self._service.quarantine(names)

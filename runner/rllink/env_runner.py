@@ -116,10 +116,9 @@ class ExternalEnvRunner:
             return None
         self._published = {module_id: np.array(vector) for module_id, vector in self._weights.items()}
         self._journal.note_weights(self._service.versions.newest_seq_no + 1)
-        return self.server.call(self._add_version())
-
-    async def _add_version(self) -> Version:
-        return self._service.versions.add(self._published, self._shared_state, self._service.oldest_queued)
+        versions = self._service.versions
+        # `oldest_queued` is read in the event loop, so that no message is queued before the version is added.
+        return self.server.call(lambda: versions.add(self._published, self._shared_state, self._service.oldest_queued))
 
     def _chunks_of(self, batch: Batch) -> list[SampledChunks]:
         """Complete the received chunks of each module; served chunks are already complete."""
@@ -169,9 +168,9 @@ class ExternalEnvRunner:
 
         The journal contains the messages that were not sampled yet.
         """
-        return self.server.call(self._state())
+        return self.server.call(self._state)
 
-    async def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         service = self._service
         self._journal.begin_segment(service.num_records_sampled)
         return {
@@ -195,9 +194,9 @@ class ExternalEnvRunner:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`, and the messages of the journal after it."""
         if state:
-            self.server.call(self._restore(state))
+            self.server.call(self._restore, state)
 
-    async def _restore(self, state: Mapping[str, Any]) -> None:
+    def _restore(self, state: Mapping[str, Any]) -> None:
         service, clients = self._service, ReturningClients(self.server)
         # Weight numbers must be unique, even for weights that were sent after the checkpoint.
         service.versions.newest_seq_no = max(int(state["weights_seq_no"]), self._journal.newest_seq_no)

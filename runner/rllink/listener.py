@@ -201,9 +201,10 @@ class Listener:
         self._connecting: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
 
-    async def start(self) -> None:
-        """Start to accept clients."""
-        self._accept_connections()
+    def start(self) -> None:
+        """Start to accept clients; called in the event loop."""
+        # A task that awaits the next connection would lose an accepted one if it is cancelled; a callback does not.
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def close(self) -> None:
         """Stop listening, and drop incomplete connections."""
@@ -216,10 +217,6 @@ class Listener:
                 task.cancel()
             await asyncio.wait(self._connecting)
 
-    def _accept_connections(self) -> None:
-        # A task that awaits the next connection would lose an accepted one if it is cancelled; a callback does not.
-        asyncio.get_running_loop().add_reader(self._socket, self._accept)
-
     def _accept(self) -> None:
         try:
             accepted, address = self._socket.accept()
@@ -228,7 +225,7 @@ class Listener:
                 _log.warning("RLlink: clients cannot connect: %s", error.strerror)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
-                self._pause = loop.call_later(_NONE_LEFT_PAUSE_S, self._accept_connections)
+                self._pause = loop.call_later(_NONE_LEFT_PAUSE_S, self.start)
             return
         accepted.setblocking(False)
         self._welcome(accepted, str(address[0]))

@@ -9,7 +9,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -99,7 +99,7 @@ class Server:
         """Accept clients from now on."""
         if not self._is_serving:
             self._is_serving = True
-            self.call(self._listener.start())
+            self.call(self._listener.start)
 
     def restore_session(self, session_id: str, name: str, number: int) -> ServedClient:
         """Restore a session from before a restart, and return its client; call this before `start`."""
@@ -116,9 +116,13 @@ class Server:
         """Return the sessions by id."""
         return self._sessions
 
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine in the event loop, and wait for its result."""
-        return self.submit(coroutine).result(timeout_s)
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the event loop, and wait for its result."""
+
+        async def run() -> T:
+            return function(*arguments)
+
+        return self.submit(run()).result()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine in the event loop."""
@@ -146,7 +150,7 @@ class Server:
         if self._loop.is_closed():
             return
         self._watch.cancel()
-        self.call(self._say_goodbye(), _CLOSE_TIMEOUT_S)
+        self.submit(self._say_goodbye()).result(_CLOSE_TIMEOUT_S)
         self._stop_loop()
 
     async def _say_goodbye(self) -> None:

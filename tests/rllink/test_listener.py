@@ -34,7 +34,7 @@ def test_a_listener_that_closes_leaves_no_accepted_socket(num_turns: int) -> Non
     async def connect_and_close() -> None:
         listener = Listener("127.0.0.1", 0, None, 1.0, Admission(RLlinkConfig()), lambda _: Ending())
         with socket.create_connection(listener.address, 5) as client:
-            await listener.start()
+            listener.start()
             for _ in range(num_turns):  # nothing is accepted, accepted, about to be connected, connected
                 await asyncio.sleep(0)
             await listener.close()
