@@ -117,7 +117,8 @@ class Connection(asyncio.Protocol):
         """Start to serve a connected client."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.meet(self)
-        self._unseated.reject = self._reject_as_unseated
+        text = f"the limit of {self._config.max_unauthenticated} connections without a request or token is reached"
+        self._unseated.reject = lambda: self.end(MessageError("too_many_clients", text))
 
     def data_received(self, data: bytes) -> None:
         """Answer the frames that these bytes complete."""
@@ -158,7 +159,7 @@ class Connection(asyncio.Protocol):
             try:
                 body, is_shared = self._reader.next_frame()
             except FrameError as error:
-                self._end(MessageError(error.code, str(error)))
+                self.end(error)
                 return
             if body is None:
                 break
@@ -214,15 +215,6 @@ class Connection(asyncio.Protocol):
             self._is_reading_paused = False
             self._transport.resume_reading()
 
-    def reject_as_full(self) -> None:
-        """Close the connection, because too many clients wait for memory."""
-        self._end(MessageError("too_many_clients", "too many clients wait for memory; try again later"))
-
-    def reject_as_slow(self) -> None:
-        """Close the connection, because its message arrives too slowly while others wait for memory."""
-        within = f"within {self._config.frame_timeout_s:g} s, at an even pace while others wait for memory"
-        self._end(MessageError("timeout", f"a message must arrive {within}"))
-
     def _answer(self, body: bytes, is_shared: bool) -> None:
         body_format: Format = JSON
         number: int | None = None
@@ -237,13 +229,8 @@ class Connection(asyncio.Protocol):
             request = decode_request(body, body_format)
             number = self._number_of(request)
             answer = self._carry_out(request, body_format, number, body)
-        except FrameError as error:
-            answer = self._rejected(MessageError(error.code, str(error)))
-        except MessageError as error:
+        except Exception as error:
             answer = self._rejected(error)
-        except Exception:
-            _log.exception("RLlink: a request failed")
-            answer = self._rejected(MessageError("internal", "the server failed on this request; see its log"))
         if isinstance(answer, asyncio.Future):
             self._pending = answer
             self._last_sign = time.monotonic()
@@ -300,7 +287,7 @@ class Connection(asyncio.Protocol):
         """Give the connection a seat; return whether it has one, and close it otherwise."""
         if not self.is_seated and not self._server.seat(self, self._session_named_in(request)):
             text = f"the limit of {self._config.max_clients} connected clients is reached"
-            self._end(MessageError("too_many_clients", text))
+            self.end(MessageError("too_many_clients", text))
             return False
         if not self.is_seated:
             self.is_seated = True
@@ -335,7 +322,7 @@ class Connection(asyncio.Protocol):
 
     def _try_token(self, ping: Ping, token: str) -> Answer:
         if not hmac.compare_digest(str(ping.token).encode(), token.encode()):
-            self._end(MessageError("unauthorized", "the token is wrong"))
+            self.end(MessageError("unauthorized", "the token is wrong"))
             return {}
         self._is_authorized = True
         self._unseated.peer.tokens.give_back()
@@ -379,14 +366,7 @@ class Connection(asyncio.Protocol):
         if self._is_closing or done.cancelled():
             return
         error = done.exception()
-        if isinstance(error, MessageError):
-            self._send(self._rejected(error), body_format, number)
-        elif error is not None:
-            _log.error("RLlink: a request failed", exc_info=error)
-            internal = MessageError("internal", "the server failed on this request; see its log")
-            self._send(self._rejected(internal), body_format, number)
-        else:
-            self._send(done.result(), body_format, number)
+        self._send(done.result() if error is None else self._rejected(error), body_format, number)
         self._answer_what_is_there()
 
     def _send(self, answer: Mapping[str, Any], body_format: Format, number: int | None) -> None:
@@ -413,26 +393,23 @@ class Connection(asyncio.Protocol):
         """Whether nothing more can be read or written, even before the event loop has reported a lost client."""
         return self._is_closing or self._transport.is_closing()
 
-    def _rejected(self, error: MessageError) -> Answer:
+    def _rejected(self, error: BaseException) -> Answer:
         self._server.service.counts.num_requests_refused += 1
+        if isinstance(error, FrameError):
+            error = MessageError(error.code, str(error))
+        if not isinstance(error, MessageError):
+            _log.error("RLlink: a request failed", exc_info=error)
+            error = MessageError("internal", "the server failed on this request; see its log")
         return error.answer()
 
-    def _end(self, error: MessageError) -> None:
-        """Send an error, then close the connection."""
+    def end(self, error: FrameError | MessageError) -> None:
+        """Send an error and close the connection, unless it is closing already."""
+        if self._is_closing:
+            return
         self._send(self._rejected(error), JSON, None)
         self._is_closing, self._write_stuck = True, time.monotonic()
         self._drop_received()
         self._transport.close()
-
-    def _reject_as_unseated(self) -> None:
-        if not self._is_closing:
-            text = f"the limit of {self._config.max_unauthenticated} connections without a request or token is reached"
-            self._end(MessageError("too_many_clients", text))
-
-    def say_goodbye(self) -> None:
-        """Close the connection, because the run is over."""
-        if not self._is_closing:
-            self._end(MessageError("shutting_down", "the run is over"))
 
     def disconnect(self) -> None:
         """Close the connection immediately, because the client has reconnected."""
@@ -454,13 +431,13 @@ class Connection(asyncio.Protocol):
             self._give_sign(now)
         elif not self.is_seated and now - self._unseated.since > config.handshake_timeout_s:
             what = "request" if self._is_authorized else "token"
-            self._end(MessageError("timeout", f"no {what} within {config.handshake_timeout_s:g} s"))
+            self.end(MessageError("timeout", f"no {what} within {config.handshake_timeout_s:g} s"))
         elif self._waits_for_memory:
             self._give_sign(now)
         elif self._frame_begun and now - self._frame_begun > config.frame_timeout_s:
-            self._end(MessageError("timeout", f"a message must arrive within {config.frame_timeout_s:g} s"))
+            self.end(MessageError("timeout", f"a message must arrive within {config.frame_timeout_s:g} s"))
         elif now - self._last_request > config.idle_timeout_s:
-            self._end(MessageError("timeout", f"no request for {config.idle_timeout_s:g} s"))
+            self.end(MessageError("timeout", f"no request for {config.idle_timeout_s:g} s"))
 
     def _give_sign(self, now: float) -> None:
         heartbeat = self._extensions.get("heartbeat")

@@ -79,11 +79,8 @@ class Receiving(Protocol):
     def continue_reading(self) -> None:
         """Resume reading, because memory is available."""
 
-    def reject_as_full(self) -> None:
-        """Close the connection, because too many connections wait for memory."""
-
-    def reject_as_slow(self) -> None:
-        """Close the connection, because its message arrives too slowly while others wait for memory."""
+    def end(self, error: MessageError) -> None:
+        """Send an error and close the connection."""
 
 
 @dataclass(eq=False)
@@ -196,7 +193,8 @@ class ReceiveMemory:
             newest = max((one for one in self._waiting if one.network == heaviest), key=lambda one: one.number)
             del self._waiting[newest]
             self._num_waiting -= newest.num_bytes
-            newest.connection.reject_as_full()
+            text = "too many clients wait for memory; try again later"
+            newest.connection.end(MessageError("too_many_clients", text))
 
     def check_pace(self, now: float) -> None:
         """Reject messages that arrive too slowly while others wait for memory; called periodically.
@@ -215,5 +213,6 @@ class ReceiveMemory:
                     "RLlink: rejecting a message of %d bytes that arrives too slowly while others wait for memory",
                     holding.num_wanted,
                 )
-                holding.connection.reject_as_slow()
+                within = f"within {self._message_timeout_s:g} s, at an even pace while others wait for memory"
+                holding.connection.end(MessageError("timeout", f"a message must arrive {within}"))
             holding.marked_bytes, holding.marked_at = holding.num_bytes, now

@@ -157,7 +157,7 @@ class Server:
         await self._listener.close()
         self.service.stop_collecting()
         for connection in list(self._connections):
-            connection.say_goodbye()
+            connection.end(MessageError("shutting_down", "the run is over"))
         await asyncio.sleep(0.05)  # time to send the last answers
 
     def _stop_loop(self) -> None:

@@ -10,6 +10,7 @@ from runner.config.rllink import RLlinkConfig
 from runner.rllink.client import frames
 from runner.rllink.connection import Connection
 from runner.rllink.listener import Admission
+from runner.rllink.messages import MessageError
 from runner.rllink.receive_memory import Holding, ReceiveMemory
 
 MB = 1_000_000
@@ -37,12 +38,10 @@ class Sender:
     def continue_reading(self) -> None:
         self.told.append("go on")
 
-    def reject_as_full(self) -> None:
-        self.told.append("full")
-
-    def reject_as_slow(self) -> None:
-        self.told.append("slow")
-        self.release()
+    def end(self, error: MessageError) -> None:
+        self.told.append(error.code)
+        if error.code == "timeout":
+            self.release()
 
 
 def test_an_ordinary_message_finds_room_beside_the_longest() -> None:
@@ -82,7 +81,7 @@ def test_a_message_that_stops_gives_way_only_where_others_wait() -> None:
     memory.check_pace(21.0)  # since 0.0 it has come faster than it had to
     assert (stops.told, waits.told) == (["go on"], [])
     memory.check_pace(22.5)
-    assert (stops.told, waits.told) == (["go on", "slow"], ["go on"])
+    assert (stops.told, waits.told) == (["go on", "timeout"], ["go on"])
 
 
 def test_a_message_that_comes_at_an_even_pace_is_not_given_up() -> None:
@@ -101,7 +100,7 @@ def test_those_that_wait_hold_a_quarter_at_most() -> None:
     honest = Sender(memory, "honest", 2 * MB)
     hostile += [Sender(memory, "hostile", 2 * MB) for _ in range(30)]
     assert memory.num_bytes == 2 * MB
-    assert [sender.told for sender in hostile[9:]] == [["full"]] * 30
+    assert [sender.told for sender in hostile[9:]] == [["too_many_clients"]] * 30
     assert honest.told == []
     for sender in (running, *hostile):
         sender.release()
@@ -124,7 +123,7 @@ def test_a_goodbye_to_a_client_that_has_left_unnoticed() -> None:
     transport = open_transport()
     connection.connection_made(transport)
     transport.write.side_effect = RuntimeError("the handler is closed")
-    connection.say_goodbye()
+    connection.end(MessageError("shutting_down", "the run is over"))
     connection.connection_lost(None)
     server.part.assert_called_once_with(connection)
     assert server.admission.num_unseated == 0
