@@ -1,14 +1,17 @@
-"""One connection of the server: answers frames in order, and handles every error of a frame."""
+"""Connections, which answer frames in order and handle every error of a frame, and their sessions and extensions."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from contextlib import suppress
+from typing import Any, cast
 
+from runner.config.paths import runner_version
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.client import frames
 from runner.rllink.client.frames import FrameError, FrameReader
@@ -28,7 +31,7 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
-from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory
+from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory, SharedBodies
 from runner.rllink.receiving import OpenEpisodes
 from runner.rllink.service import Service
 from runner.rllink.session import ServedClient, Session
@@ -38,48 +41,154 @@ _log = logging.getLogger(__name__)
 # Length limit of bodies before the token, in bytes.
 _LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
+_HEARTBEAT_S = (0.2, 600.0)
+_MOST_SHARED = 64
 
 
-class Seats(Protocol):
-    """The server, as its connections see it: `runner.rllink.server.Server`.
+class Seats:
+    """The connections of a server: which of them have a seat, their sessions, and their extensions.
 
-    Attributes:
+    Args:
         config: the `rllink` block.
         service: answers requests.
-        name: prefix of the names of clients.
+        name: prefix of the names of clients, unique among the env runners of a run.
+
+    Attributes:
         title: name and version of the server in a PONG.
         admission: admits connections without a seat.
         memory: distributes the memory for partly received messages.
         sessions: id -> session.
     """
 
-    config: RLlinkConfig
-    service: Service
-    name: str
-    title: str
-    admission: Admission
-    memory: ReceiveMemory
+    def __init__(self, config: RLlinkConfig, service: Service, name: str) -> None:
+        self.config = config
+        self.service = service
+        self.name = name
+        self.title = f"runner {runner_version() or ''}"
+        self.admission = Admission(config)
+        self.memory = ReceiveMemory(config.max_receiving_bytes, config.frame_timeout_s)
+        self.sessions: dict[str, Session] = {}
+        self._connections: set[Connection] = set()
+        self._shared: dict[Connection, SharedBodies] = {}
 
     @property
-    def sessions(self) -> Mapping[str, Session]: ...
+    def num_clients(self) -> int:
+        """Return the number of connected clients."""
+        return len(self.service.clients)
 
-    def new_open_episodes(self, name: str) -> OpenEpisodes:
-        """Make the open episodes of a new client."""
+    def new_client(self, name: str, session_id: str | None = None) -> ServedClient:
+        """Make a client without episodes."""
+        return ServedClient(name, OpenEpisodes(name, self.config.max_open_episodes), session_id=session_id)
 
     def meet(self, connection: Connection) -> None:
         """Add a new connection that does not have a seat yet."""
+        self._connections.add(connection)
 
     def seat(self, connection: Connection, session: Session | None) -> bool:
-        """Give a connection a seat; return whether one was free."""
+        """Give a connection a seat; return whether one was free.
+
+        Args:
+            connection: a connection without a seat.
+            session: its session if the client reconnects; the old connection of the session is closed.
+        """
+        if self.num_clients >= self.config.max_clients:
+            if session is None or session.connection is None:
+                return False
+            session.connection.disconnect()
+        self.service.join(connection.client)
+        return True
 
     def part(self, connection: Connection) -> None:
         """Forget a closed connection."""
+        self._connections.discard(connection)
+        if not connection.is_seated:
+            return
+        shared = self._shared.pop(connection, None)
+        if shared is not None:
+            shared.close()
+        session = connection.session
+        if session is None:
+            self.service.leave(connection.client)
+        elif session.connection is connection:
+            session.connection, session.left_at = None, time.monotonic()
+            self.service.pause(connection.client)
 
     def grant(self, connection: Connection, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return the granted extensions of a connection, with their options."""
+        """Return the granted extensions of a connection, with their options.
+
+        Raises:
+            MessageError: an option is not valid; nothing is granted.
+        """
+        granted: dict[str, dict[str, Any]] = {
+            name: {} for name in ("msgpack", "large_frames", "actions") if name in asked
+        }
+        if "gzip" in _strings(asked, "compression", "methods"):
+            granted["compression"] = {"method": "gzip"}
+        if "heartbeat" in asked:
+            granted["heartbeat"] = {"interval_s": _interval(asked["heartbeat"])}
+        session_id = _session_id(asked["session"]) if "session" in asked else None
+        if "session" in asked:
+            granted["session"] = self._join_session(connection, session_id)
+        if "agents" in asked and self.service.has_agents:
+            connection.client.has_agents = True
+            granted["agents"] = {}
+        if "env_ends" in asked and self.service.has_agents:
+            connection.client.open.says_ends = True
+            granted["env_ends"] = {}
+        if "tasks" in asked and self.service.tasks:
+            connection.client.has_tasks = True
+            granted["tasks"] = {"tasks": self.service.tasks}
+        wanted = asked.get("weights", {}).get("format")
+        if wanted in ("onnx", "safetensors"):
+            connection.client.weights_format = wanted
+            granted["weights"] = {"format": wanted}
+        if "shared_memory" in asked and connection.is_local and len(self._shared) < _MOST_SHARED:
+            with suppress(OSError):  # no memory is available: messages use the socket
+                self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
+                granted["shared_memory"] = {"name": shared.name, "size": shared.size}
+        return granted
+
+    def _join_session(self, connection: Connection, session_id: str | None) -> dict[str, Any]:
+        session = self.sessions.get(session_id or "")
+        is_resumed = session is not None
+        if session is None:
+            session = Session(secrets.token_urlsafe(24), connection.client)
+            connection.client.session_id = session.id
+            self.sessions[session.id] = session
+        else:
+            if session.connection is not None:  # dead, but not detected yet
+                session.connection.disconnect()
+            self.service.leave(connection.client)
+            connection.client = session.client
+            self.service.join(session.client)
+        session.connection = connection
+        connection.session = session
+        return {"id": session.id, "resumed": is_resumed, "timeout_s": self.config.session_timeout_s}
 
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
-        """Read a body from the memory shared with a client."""
+        """Read a body from the memory shared with a client; raise `MessageError` if it does not fit."""
+        return self._shared[connection].read(length, self.config.max_body_bytes)
+
+
+def _strings(asked: Mapping[str, Mapping[str, Any]], name: str, option: str) -> list[str]:
+    values = asked.get(name, {}).get(option, [])
+    if not isinstance(values, list):
+        raise MessageError("bad_message", "expected a list of strings", f"$.extensions.{name}.{option}")
+    return values
+
+
+def _interval(options: Mapping[str, Any]) -> float:
+    interval = options.get("interval_s", 5.0)
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or interval <= 0:
+        raise MessageError("bad_message", "expected seconds above 0", "$.extensions.heartbeat.interval_s")
+    return min(max(float(interval), _HEARTBEAT_S[0]), _HEARTBEAT_S[1])
+
+
+def _session_id(options: Mapping[str, Any]) -> str | None:
+    session_id = options.get("id")
+    if session_id is not None and not isinstance(session_id, str):
+        raise MessageError("bad_message", "expected a string or null", "$.extensions.session.id")
+    return session_id
 
 
 class Connection(asyncio.Protocol):
@@ -97,7 +206,7 @@ class Connection(asyncio.Protocol):
         self._config = server.config
         self._reader = FrameReader(self._config.max_body_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.client = ServedClient(f"{server.name}-{number}", server.new_open_episodes(f"{server.name}-{number}"))
+        self.client = server.new_client(f"{server.name}-{number}")
         self.session: Session | None = None
         self._extensions: dict[str, dict[str, Any]] = {}
         self._has_asked_for_extensions = False

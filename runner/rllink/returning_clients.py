@@ -76,9 +76,8 @@ class ReturningClients:
     def _client(self, name: str) -> ServedClient:
         """Return a client; make it if it does not have a session, with new ids for its later episodes."""
         if name not in self._by_name:
-            open_episodes = self._server.new_open_episodes(name)
+            client = self._by_name[name] = self._server.new_client(name)
             # Differs from an earlier restart, when fewer messages had been sampled.
-            open_episodes.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
-            self._by_name[name] = ServedClient(name, open_episodes)
-            self._gone.add(self._by_name[name])
+            client.open.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
+            self._gone.add(client)
         return self._by_name[name]

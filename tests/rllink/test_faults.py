@@ -523,7 +523,7 @@ def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
             assert pong["type"] == "PONG"
         client.close()
         wait_until(lambda: served.runner.server.num_clients == 0)
-    wait_until(lambda: len(served.runner.server._sessions) <= 5)
+    wait_until(lambda: len(served.runner.server.sessions) <= 5)
 
 
 def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
