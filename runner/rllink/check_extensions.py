@@ -219,10 +219,8 @@ def _(checker: Checker) -> None:
     interval = options.get("interval_s")
     expect(isinstance(interval, (int, float)) and interval > 0, "an interval_s above 0", options)
     for wrong in ("1", 0, -1, True):
-        message: dict[str, Any] = {"type": "PING", "extensions": {"heartbeat": {"interval_s": wrong}}}
-        if checker.target.token is not None:
-            message["token"] = checker.target.token
-        expect_error(checker.connect().ask(message), "bad_message", "$.extensions.heartbeat")
+        ping = checker.ping(extensions={"heartbeat": {"interval_s": wrong}})
+        expect_error(checker.connect().ask(ping), "bad_message", "$.extensions.heartbeat")
 
 
 @rule("heartbeat", "WAIT while an answer is delayed", extension="heartbeat", needs_episodes=True)

@@ -17,34 +17,18 @@ if TYPE_CHECKING:
     from runner.rllink.sample_items import Space
 
 
-@dataclass(frozen=True)
-class OnnxNames:
-    """Names of inputs and outputs, the metadata, and the last dimension of outputs if it is fixed."""
-
-    inputs: list[str]
-    outputs: list[str]
-    metadata: dict[str, str]
-    last_sizes: dict[str, int]
-
-
-def names_of(model: bytes) -> OnnxNames:
-    """Read the names in a model; raise `ValueError` if it is not an ONNX model."""
+def read_onnx(content: bytes) -> Any:
+    """Read an ONNX model; raise `ValueError` if the content is not one."""
     import onnx  # not at the start, because it takes half a second
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        read = onnx.load_model_from_string(model)
+        model = onnx.load_model_from_string(content)
     except DecodeError as error:
         raise ValueError(f"not an ONNX model: {error}") from None
-    if not read.HasField("graph"):
+    if not model.HasField("graph"):
         raise ValueError("not an ONNX model: it does not contain a graph")
-    sizes = {one.name: one.type.tensor_type.shape.dim for one in read.graph.output}
-    return OnnxNames(
-        [one.name for one in read.graph.input],
-        list(sizes),
-        {one.key: one.value for one in read.metadata_props},
-        {name: dims[-1].dim_value for name, dims in sizes.items() if dims and dims[-1].dim_value},
-    )
+    return model
 
 
 _EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
@@ -147,13 +131,18 @@ class Checker:
             extensions = {**extensions, "agents": {}}
         wire = self.connect()
         if self.target.token is not None:
-            wire.pong = wire.ask({"type": "PING", "token": self.target.token})
+            wire.pong = wire.ask(self.ping())
         if extensions:
             wire.pong = wire.ask({"type": "PING", "protocol": 1, "extensions": extensions})
             wire.granted = dict(wire.pong.get("extensions", {}))
         missing = [name for name in extensions if name not in wire.granted]
         expect(not missing, f"the previously granted extensions {', '.join(extensions)}", wire.pong)
         return wire
+
+    def ping(self, **more: Any) -> dict[str, Any]:
+        """Return a PING with the token, if the server requires one, and further keys."""
+        token = {} if self.target.token is None else {"token": self.target.token}
+        return {"type": "PING", **more, **token}
 
     def close_all(self) -> str:
         """Close all connections and return the last message sent, for reports."""
@@ -179,9 +168,8 @@ class Checker:
             self.close_all()
 
     def _knock(self, where: str) -> None:
-        hello = {"type": "PING"} | ({} if self.target.token is None else {"token": self.target.token})
         try:
-            pong = self.connect().ask(hello)
+            pong = self.connect().ask(self.ping())
         except OSError as error:
             raise CannotCheck(f"cannot connect to {where}: {error}") from None
         except Failure as failure:
@@ -194,9 +182,7 @@ class Checker:
         config = wire.ask({"type": "GET_CONFIG"})
         if config.get("code") == "unauthorized":
             raise CannotCheck(f"{where} requires a token: use --token TOKEN")
-        probe = self.connect()
-        hello: dict[str, Any] = {"type": "PING", "protocol": 1, "extensions": _EVERY_EXTENSION}
-        pong = probe.ask(hello if self.target.token is None else {**hello, "token": self.target.token})
+        pong = self.connect().ask(self.ping(protocol=1, extensions=_EVERY_EXTENSION))
         granted, limits = pong.get("extensions"), pong.get("limits")
         self.granted = granted if isinstance(granted, dict) else {}
         self.limits = limits if isinstance(limits, dict) else {}
@@ -301,6 +287,13 @@ class Checker:
         if not isinstance(value, (int, float)):
             raise Skip(f"the server does not report {name}")
         return value
+
+    def time_limit(self, name: str) -> float:
+        """Return a limit in seconds; raise `Skip` if the server does not report it, or reaching it takes too long."""
+        seconds = self.limit(name)
+        if seconds > self.target.timeout_s:
+            raise Skip(f"takes {seconds:g} s; use --timeout {seconds + 1:g} to check it")
+        return seconds
 
 
 def _next_number(message: dict[str, Any]) -> dict[str, Any]:
