@@ -96,7 +96,7 @@ def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_pat
         sampling = first.sample(5)
     state = first.runner.get_state()
     second = serve(*TWO, run_dir=tmp_path, state=state)
-    client._disconnect()
+    client.close()
     client._address = second.address
     sampling = second.sample(5)
     client.send_episodes([{**episode(5, 1), "agent_id": AGENTS[1], "id": "a"}])
@@ -119,7 +119,7 @@ def test_env_episodes_stay_whole(serve: Serve, tmp_path: Path, restarts: bool) -
     sampling.result(30)
     if restarts:
         served = serve(*TWO, run_dir=tmp_path, state=served.runner.get_state())
-        client._disconnect()
+        client.close()
         client._address = served.address
     returns = []
     for chunks in ([{**rest, **ids[1]}], *[[{**episode(5, seed), **names} for names in ids] for seed in (2, 3)]):

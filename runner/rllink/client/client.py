@@ -229,19 +229,15 @@ class Client:
     def _receive(self) -> dict[str, Any]:
         """Return the next answer, skipping signs of life."""
         while True:
-            answer = self._receive_one()
-            if answer.get("type") != "WAIT":
+            try:
+                answer = self._read_value()
+            except (TypeError, ValueError) as error:
+                self.close()  # it is unknown where the next message begins
+                raise RLlinkError("bad_message", f"the server sent a message that cannot be read: {error}") from error
+            if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
+                raise RLlinkError("bad_message", "the server sent a message that is not part of the protocol")
+            if answer["type"] != "WAIT":
                 return answer
-
-    def _receive_one(self) -> dict[str, Any]:
-        try:
-            answer = self._read_value()
-        except (TypeError, ValueError) as error:
-            self._disconnect()  # it is unknown where the next message begins
-            raise RLlinkError("bad_message", f"the server sent a message that cannot be read: {error}") from error
-        if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
-            raise RLlinkError("bad_message", "the server sent a message that is not part of the protocol")
-        return answer
 
     def _read_value(self) -> Any:
         while (body := self._reader.next_body()) is None:
@@ -267,7 +263,7 @@ class Client:
             except ServerGone:  # the run is over
                 raise
             except OSError as error:
-                self._disconnect()
+                self.close()
                 left = latest - time.monotonic()
                 if left <= 0:
                     self._session_id = None  # it is unknown whether its unanswered request was carried out
@@ -279,7 +275,7 @@ class Client:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect(self) -> None:
-        self._disconnect()
+        self.close()
         self._socket = socket.create_connection(self._address, self._timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -308,17 +304,14 @@ class Client:
         if session is not None and not self._is_resumed:
             self._session_id, self._number = session["id"], 0
 
-    def _disconnect(self) -> None:
+    def close(self) -> None:
+        """End the connection."""
         if self._shared is not None:
             self._shared.close()
             self._shared = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def close(self) -> None:
-        """End the connection."""
-        self._disconnect()
 
     def __enter__(self) -> Client:
         return self
