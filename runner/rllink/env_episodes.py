@@ -143,21 +143,17 @@ class SampledEnvEpisodes:
 
     def finished(self, whole: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
         """Return the returns and lengths of env episodes; with several agents, also the returns of each agent."""
+        finished = FinishedEpisodes(
+            np.array([sum(episode.return_ for episode in group) for group in whole], np.float64),
+            np.array([max(episode.num_steps_sampled for episode in group) for group in whole], np.int64),
+            np.zeros(len(whole), np.int64),
+        )
         if None in self._module_of:
-            return _finished(whole)
-        by_agent, by_module = self._returns_by_agent_and_module(whole)
-        return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
-
-    def _returns_by_agent_and_module(
-        self, groups: Sequence[Sequence[OpenEpisode]]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        by_agent: dict[str, list[float]] = {}
-        by_module: dict[str, list[float]] = {}
-        for episode in (episode for group in groups for episode in group):
-            by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
-            by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
-        as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
-        return as_arrays[0], as_arrays[1]
+            return finished
+        episodes = [episode for group in whole for episode in group]
+        by_agent = _returns_by([episode.agent_id or "" for episode in episodes], episodes)
+        by_module = _returns_by([self._module_of[episode.agent_id] for episode in episodes], episodes)
+        return replace(finished, by_agent=by_agent, by_module=by_module)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -229,12 +225,12 @@ def returns_of(whole: Sequence[Sequence[OpenEpisode]]) -> dict[str, float]:
     return {group[0].env_id or group[0].id: sum(episode.return_ for episode in group) for group in whole}
 
 
-def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
-    return FinishedEpisodes(
-        np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
-        np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
-        np.zeros(len(groups), np.int64),
-    )
+def _returns_by(names: Sequence[str], episodes: Sequence[OpenEpisode]) -> dict[str, Any]:
+    """Return name -> returns of the episodes with this name."""
+    returns: dict[str, list[float]] = {}
+    for name, episode in zip(names, episodes, strict=True):
+        returns.setdefault(name, []).append(episode.return_)
+    return {name: np.array(values) for name, values in returns.items()}
 
 
 def task_of(agents: Sequence[OpenEpisode]) -> str | None:
