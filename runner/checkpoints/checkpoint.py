@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -23,7 +23,6 @@ from runner.checkpoints.files import (
     ALTERED,
     MISSING,
     Arrays,
-    CheckpointError,
     Reference,
     arrays_from_bytes,
     broken,
@@ -36,7 +35,7 @@ from runner.checkpoints.files import (
     values_to_json,
 )
 from runner.config.documents import parse_json, read_regular
-from runner.config.errors import Problem, show_value
+from runner.config.errors import show_value
 from runner.config.signatures import foreign_reason, signed
 from runner.durable_files import sync_folder, write_file
 from runner.segments import Segment, SegmentFile
@@ -229,9 +228,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if digest != _manifest_digest(manifest):
         got = f"digest {_manifest_digest(manifest)[:12]}"
         raise broken("the checkpoint was altered", path, got, str(digest)[:12])
-    problem = next(_find_problems(path, manifest), None)
-    if problem is not None:
-        raise CheckpointError(problem)
+    _check_shape(path, manifest)
     return dict(manifest)
 
 
@@ -250,11 +247,11 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_shape(path: Path, manifest: Mapping[str, Any]) -> None:
     for name, (kinds, item_kinds, expected) in _SHAPE.items():
-        value = manifest.get(name) if name in manifest else kinds[0]()
+        value = manifest.get(name, kinds[0]())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         odd = [value] if not isinstance(value, kinds) else [one for one in items if not isinstance(one, item_kinds)]
-        for one in odd[:1]:
+        if odd:
             what = f"the manifest's {name} is not a value that runner writes"
-            yield Problem(what, str(path), show_value(one)[:_MOST_LETTERS], expected)
+            raise broken(what, path, show_value(odd[0])[:_MOST_LETTERS], expected)

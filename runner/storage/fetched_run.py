@@ -81,7 +81,9 @@ class _Fetch:
         self._note(f"fetching {name} of {url} into {run_dir}")
         folder.mkdir(parents=True, exist_ok=True)
         if asked is None:
-            _drop(folder, names)
+            for checkpoint in list_checkpoints(folder):
+                if checkpoint.name not in names:  # deleted in the store
+                    shutil.rmtree(checkpoint)
         self._fetch_records(run_dir, paths)
         fetched = self._fetch_first(folder, candidates)
         for other in names if with_all_checkpoints else ():
@@ -155,7 +157,8 @@ class _Fetch:
         try:
             self._files.fetch(manifest_path(name), temporary / MANIFEST)
             digests = read_manifest(temporary)["files"]
-            if not _same(place / MANIFEST, temporary / MANIFEST):
+            is_here = (place / MANIFEST).is_file()
+            if not is_here or (place / MANIFEST).read_bytes() != (temporary / MANIFEST).read_bytes():
                 for file, digest in digests.items():
                     if Path(file).name == file and _DIGEST.fullmatch(digest):  # ignore anything but plain files
                         self._fetch_file(digest, temporary / file)
@@ -184,17 +187,6 @@ def _store_of(manifest: bytes) -> str | None:
     except (ValueError, LookupError, TypeError):
         return None
     return store if isinstance(store, str) else None
-
-
-def _drop(folder: Path, names: Sequence[str]) -> None:
-    """Delete local checkpoints that the store has deleted."""
-    for checkpoint in list_checkpoints(folder):
-        if checkpoint.name not in names:
-            shutil.rmtree(checkpoint)
-
-
-def _same(first: Path, second: Path) -> bool:
-    return first.is_file() and first.read_bytes() == second.read_bytes()
 
 
 def _digest_of(path: Path) -> str:

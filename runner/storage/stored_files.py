@@ -12,8 +12,9 @@ stored once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,20 +104,19 @@ class StoredFiles:
         if _is_local(self._file_system):
             write_atomically(Path(place), content)
             return
-        try:
-            self._file_system.pipe_file(place, content)
-        except FileNotFoundError:  # in stores with folders
-            self._file_system.makedirs(place.rpartition("/")[0], exist_ok=True)
-            self._file_system.pipe_file(place, content)
+        self._put(partial(self._file_system.pipe_file, place, content), place)
 
     def send(self, source: Path, path: str) -> None:
         """Copy a local file into the store."""
         place = self._place(path)
+        self._put(partial(self._file_system.put_file, str(source), place), place)
+
+    def _put(self, put: Callable[[], object], place: str) -> None:
         try:
-            self._file_system.put_file(str(source), place)
-        except FileNotFoundError:
+            put()
+        except FileNotFoundError:  # in stores with folders
             self._file_system.makedirs(place.rpartition("/")[0], exist_ok=True)
-            self._file_system.put_file(str(source), place)
+            put()
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file from the store into an existing local folder."""

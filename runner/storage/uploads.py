@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runner.checkpoints.checkpoint import MANIFEST, read_manifest
@@ -66,7 +66,8 @@ class Upload:
             kept |= paths
         self.send_records(stored)
         for path, content in reversed(manifests.items()):
-            self._write(path, content, stored)
+            if stored.get(path) != len(content) or self._files.read(path) != content:
+                self._write(path, content, stored)
         dropped = [manifest_path(name) for name in checkpoint_names(stored) if manifest_path(name) not in manifests]
         unused = [path for path in stored if _is_left_over(path) or (path.startswith(FILES) and path not in kept)]
         for path in (*dropped, *unused):  # manifests first: none may name a deleted file
@@ -93,23 +94,16 @@ class Upload:
         while (manifest := read_regular(checkpoint / MANIFEST)) != sent:
             sent, files = manifest, read_manifest(checkpoint)["files"]
             for name, digest in files.items():
-                self._send_file(checkpoint / name, f"{FILES}{digest}", stored)
+                source, path = checkpoint / name, f"{FILES}{digest}"
+                size = source.stat().st_size
+                if stored.get(path) != size:  # also if a killed upload left a part of it
+                    self._files.send(source, path)
+                    stored[path] = size
         return manifest, {f"{FILES}{digest}" for digest in files.values()}
 
-    def _send_file(self, source: Path, path: str, stored: dict[str, int]) -> None:
-        size = source.stat().st_size
-        if stored.get(path) != size:  # also if a killed upload left a part of it
-            self._files.send(source, path)
-            stored[path] = size
-
     def _write(self, path: str, content: bytes, stored: dict[str, int]) -> None:
-        if path.endswith(MANIFEST) and self._is_stored(path, content, stored):
-            return
         self._files.write(path, content)
         stored[path] = len(content)
-
-    def _is_stored(self, path: str, content: bytes, stored: Mapping[str, int]) -> bool:
-        return stored.get(path) == len(content) and self._files.read(path) == content
 
 
 def _is_left_over(path: str) -> bool:
