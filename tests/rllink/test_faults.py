@@ -34,7 +34,7 @@ from tests.conftest import wait_until
 from tests.rllink.conftest import (
     EXPERIMENT,
     OFF,
-    RawClient,
+    Connect,
     Serve,
     Served,
     columns,
@@ -111,22 +111,6 @@ def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Ne
     wait_until(lambda: set(served.runner.server._connections) <= before)
 
 
-_OPENED: list[RawClient] = []
-
-
-def raw(served: Served, timeout_s: float = 10.0) -> RawClient:
-    """A connection that is closed after the test at the latest."""
-    _OPENED.append(RawClient(served.address, timeout_s))
-    return _OPENED[-1]
-
-
-@pytest.fixture(autouse=True)
-def _close_connections() -> Iterator[None]:
-    yield
-    while _OPENED:
-        _OPENED.pop().close()
-
-
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 
@@ -137,17 +121,17 @@ def _close_connections() -> Iterator[None]:
         *(b"        ", b"GET / HT", b"\xff" * 8, b"\x00" * 8),
     ],
 )
-def test_a_header_that_is_no_number(shared: Served, header: bytes) -> None:
+def test_a_header_that_is_no_number(shared: Served, connect: Connect, header: bytes) -> None:
     with served_all_the_time(shared):
-        client = raw(shared)
+        client = connect(shared)
         client.socket.sendall(header)
         assert client.receive()["code"] == "bad_header"
         assert client.is_closed()
 
 
-def test_a_length_that_is_too_short_ends_with_a_bad_header(shared: Served) -> None:
+def test_a_length_that_is_too_short_ends_with_a_bad_header(shared: Served, connect: Connect) -> None:
     before = shared.runner._service.counts.num_env_steps_received
-    with contextlib.closing(raw(shared)) as client:
+    with contextlib.closing(connect(shared)) as client:
         body = json.dumps(EPISODES).encode()
         client.socket.sendall(b"%08d" % (len(body) - 9) + body)
         assert client.receive()["code"] == "bad_body"
@@ -156,30 +140,30 @@ def test_a_length_that_is_too_short_ends_with_a_bad_header(shared: Served) -> No
     assert shared.runner._service.counts.num_env_steps_received == before
 
 
-def test_a_length_that_is_too_long_times_out(shared: Served) -> None:
+def test_a_length_that_is_too_long_times_out(shared: Served, connect: Connect) -> None:
     with served_all_the_time(shared):
-        client = raw(shared)
+        client = connect(shared)
         body = b'{"type": "PING"}'
         client.socket.sendall(b"%08d" % (len(body) + 1) + body)
         assert client.receive()["code"] == "timeout"
         assert client.is_closed()
 
 
-def test_a_length_that_is_too_long_swallows_the_next_frame_and_nothing_else(shared: Served) -> None:
-    client = raw(shared)
+def test_a_length_that_is_too_long_swallows_the_next_frame_and_nothing_else(shared: Served, connect: Connect) -> None:
+    client = connect(shared)
     client.socket.sendall(b'00000024{"type": "PING"}00000016{"type": "PING"}')
     assert client.receive()["code"] == "bad_body"
     assert client.receive()["code"] == "bad_header"
 
 
-def test_a_body_over_the_limit_is_never_held(serve: Serve) -> None:
+def test_a_body_over_the_limit_is_never_held(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.max_body_bytes=10000")
     with served_all_the_time(served):
-        client = raw(served)
+        client = connect(served)
         client.socket.sendall(b"00010001")
         assert client.receive()["code"] == "too_large"
         assert client.is_closed()
-        client = raw(served)
+        client = connect(served)
         with contextlib.suppress(OSError):  # the server may be gone before all is sent
             client.socket.sendall(b"00010001" + b" " * 5_000_000)
         with contextlib.suppress(ConnectionResetError):
@@ -188,11 +172,11 @@ def test_a_body_over_the_limit_is_never_held(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("message", [{"type": "PING"}, EPISODES], ids=["PING", "EPISODES"])
-def test_a_connection_that_is_cut_at_every_byte(shared: Served, message: Any) -> None:
+def test_a_connection_that_is_cut_at_every_byte(shared: Served, connect: Connect, message: Any) -> None:
     whole = frame(json.dumps(message).encode())
     before = shared.runner._service.counts.num_env_steps_received
     for position in range(len(whole)):
-        client = raw(shared)
+        client = connect(shared)
         client.socket.sendall(whole[:position])
         if position % 2:  # a reset instead of an end
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -203,9 +187,9 @@ def test_a_connection_that_is_cut_at_every_byte(shared: Served, message: Any) ->
     wait_until(lambda: is_empty(shared))
 
 
-def test_a_connection_that_is_cut_within_the_answer(shared: Served) -> None:
+def test_a_connection_that_is_cut_within_the_answer(shared: Served, connect: Connect) -> None:
     for position in range(1, 40, 3):
-        client = raw(shared)
+        client = connect(shared)
         client.send({"type": "GET_STATE"})
         client.socket.recv(position)
         client.close()
@@ -243,9 +227,9 @@ BAD_BODIES = [
 ]
 
 
-def test_invalid_json(shared: Served) -> None:
+def test_invalid_json(shared: Served, connect: Connect) -> None:
     with served_all_the_time(shared):
-        client = raw(shared)
+        client = connect(shared)
         for body in BAD_BODIES:
             assert client.ask(body)["code"] == "bad_body", body[:60]
             assert client.ask({"type": "PING"}) == {"type": "PONG"}
@@ -255,8 +239,8 @@ def test_invalid_json(shared: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GET_ACTION", "", "ping", "PONG", "SET_STATE", "__class__", "x" * 100_000])
-def test_an_unknown_type(shared: Served, kind: str) -> None:
-    client = raw(shared)
+def test_an_unknown_type(shared: Served, connect: Connect, kind: str) -> None:
+    client = connect(shared)
     assert client.ask({"type": kind})["code"] == "unknown_type"
     assert client.ask({"type": "PING"}) == {"type": "PONG"}
 
@@ -341,10 +325,10 @@ def test_the_messages_are_complete() -> None:
 
 @pytest.mark.parametrize("kind", _FULL)
 @pytest.mark.parametrize("body_format", ["json", "msgpack"])
-def test_every_field_missing_or_of_another_type(shared: Served, kind: str, body_format: str) -> None:
+def test_every_field_missing_or_of_another_type(shared: Served, connect: Connect, kind: str, body_format: str) -> None:
     counts = shared.runner._service.counts
     before = counts.num_env_steps_received, counts.num_env_steps_acted
-    client = raw(shared)
+    client = connect(shared)
     client.ask({"type": "PING", "extensions": {"actions": {}, "msgpack": {}}})
     tried = 0
     for message, path in _mistakes(kind):
@@ -370,7 +354,7 @@ def _code(path: str) -> str:
 _LATE = {"$.episodes[0].obs", "$.episodes[0].actions", "$.columns.obs", "$.columns.actions"}
 
 
-def test_integers_that_wrap_around_are_refused(shared: Served) -> None:
+def test_integers_that_wrap_around_are_refused(shared: Served, connect: Connect) -> None:
     """What fits a block but not what is made of it."""
     with Client(*shared.address, extensions={"msgpack": {}}, reconnect_s=0) as client:
         good = columns(episode(2))
@@ -386,20 +370,20 @@ def test_integers_that_wrap_around_are_refused(shared: Served) -> None:
             with pytest.raises(RLlinkError) as refused:
                 client.send_episodes([], columns={**good, name: lie})
             assert (refused.value.code, refused.value.path) == ("bad_message", f"$.columns.{name}")
-    other = raw(shared)
+    other = connect(shared)
     for seq_no in (2**63, 2**64 - 1, -(2**63) - 1):
         assert other.ask({**EPISODES, "weights_seq_no": seq_no})["code"] == "bad_message"
     assert other.ask({"type": "EPISODES", "episodes": [episode(1, rewards=[1e300])]})["code"] == "bad_message"
 
 
-def test_open_episodes_in_columns_are_truncated_when_their_client_goes(serve: Serve) -> None:
+def test_open_episodes_in_columns_are_truncated_when_their_client_goes(serve: Serve, connect: Connect) -> None:
     served = serve(OFF)
     sampling = served.sample(5)
     with Client(*served.address, extensions={"msgpack": {}}, reconnect_s=0) as client:
         client.send_episodes([], columns=columns(episode(2, is_terminated=False)) | {"ids": ["a"]})
     wait_until(lambda: served.runner.server.num_clients == 0)
     assert len(served.runner._service.clients) == 0
-    other = raw(served)
+    other = connect(served)
     other.ask({"type": "EPISODES", "episodes": [episode(3)]})
     assert sampling.result(30).rollout.blocks["default_policy"].is_truncated.tolist() == [True, False]
 
@@ -407,11 +391,11 @@ def test_open_episodes_in_columns_are_truncated_when_their_client_goes(serve: Se
 # -- clients that stall ------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_never_reads(serve: Serve) -> None:
+def test_a_client_that_never_reads(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, SHORT)
     with served_all_the_time(served) as neighbour:
         wait_until(lambda: neighbour.num_answers > 0)
-        client = raw(served)
+        client = connect(served)
         client.socket.setblocking(False)
         connection = max(served.runner.server._connections, key=lambda one: int(one.client.name.split("-")[-1]))
         request = frame(b'{"type": "GET_STATE"}') * 100
@@ -433,10 +417,10 @@ def test_a_client_that_never_reads(serve: Serve) -> None:
         client.close()
 
 
-def test_a_client_that_never_reads_why_it_is_refused(serve: Serve) -> None:
+def test_a_client_that_never_reads_why_it_is_refused(serve: Serve, connect: Connect) -> None:
     """The server drops its requests, too, and does not count it any more."""
     served = served_for_long(serve, SHORT)
-    client = raw(served)
+    client = connect(served)
     client.ask({"type": "GET_STATE"})
     (connection,) = served.runner.server._connections
     transport = connection._transport
@@ -451,9 +435,9 @@ def test_a_client_that_never_reads_why_it_is_refused(serve: Serve) -> None:
         wait_until(lambda: served.runner.server.num_clients == 1)  # the neighbour
 
 
-def test_a_client_that_sends_a_byte_now_and_then(shared: Served) -> None:
+def test_a_client_that_sends_a_byte_now_and_then(shared: Served, connect: Connect) -> None:
     with served_all_the_time(shared):
-        client = raw(shared)
+        client = connect(shared)
         begun = time.monotonic()
         for byte in b'00000016{"type": "PING"}':
             try:
@@ -467,20 +451,20 @@ def test_a_client_that_sends_a_byte_now_and_then(shared: Served) -> None:
         client.close()
 
 
-def test_a_client_that_says_nothing(serve: Serve) -> None:
+def test_a_client_that_says_nothing(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.idle_timeout_s=0.3")
     with served_all_the_time(served):
-        idle = [raw(served) for _ in range(20)]
+        idle = [connect(served) for _ in range(20)]
         for client in idle:
             assert client.receive()["code"] == "timeout"
             assert client.is_closed()
 
 
-def test_who_has_waited_for_the_server_may_take_as_long_as_ever(serve: Serve) -> None:
+def test_who_has_waited_for_the_server_may_take_as_long_as_ever(serve: Serve, connect: Connect) -> None:
     """Neither the idle time nor the time of a half sent frame counts while the server lets a client wait."""
     served = serve(SHORT, "rllink.idle_timeout_s=0.6")
     sampling = served.sample(5)
-    client = raw(served)
+    client = connect(served)
     client.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
     sampling.result(30)
     (connection,) = served.runner.server._connections
@@ -513,10 +497,10 @@ def test_500_connections_opened_and_dropped(shared: Served) -> None:
     assert len(service._waiting) == len(service._actions._waiting) == 0
 
 
-def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
+def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.max_clients=5")
     for _ in range(60):
-        client = raw(served)
+        client = connect(served)
         ping = {"type": "PING", "extensions": {"session": {"id": None}}}
         pong = client.ask(ping)
         if pong.get("code") != "too_many_clients":
@@ -526,7 +510,7 @@ def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
     wait_until(lambda: len(served.runner.server.sessions) <= 5)
 
 
-def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
+def test_what_episodes_leave_behind_does_not_grow(serve: Serve, connect: Connect) -> None:
     """Episodes that a client begins, and never goes on with, are forgotten with it."""
     served = serve(OFF)
     sampling = served.sample(40)
@@ -539,7 +523,7 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
         if number == 5:
             assert len(served.runner._service._queue) == 0
             for _ in range(50):
-                raw_client = raw(served)
+                raw_client = connect(served)
                 raw_client.ask({"type": "EPISODES", "episodes": []})
                 raw_client.close()
             assert len(served.runner._service._queue) == 0
@@ -553,28 +537,28 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
     assert len(inference._free) == inference._rows.max_rows
 
 
-def test_too_many_clients(serve: Serve) -> None:
+def test_too_many_clients(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.max_clients=4")
     with served_all_the_time(served):
-        welcome = [raw(served) for _ in range(3)]
+        welcome = [connect(served) for _ in range(3)]
         for client in welcome:
             assert client.ask({"type": "PING"}) == {"type": "PONG"}
         for _ in range(20):
-            one_more = raw(served)
+            one_more = connect(served)
             assert one_more.ask({"type": "PING"})["code"] == "too_many_clients"
             assert one_more.is_closed()
         welcome.pop().close()
         wait_until(lambda: served.runner.server.num_clients == 3)
-        again = raw(served)
+        again = connect(served)
         assert again.ask({"type": "PING"}) == {"type": "PONG"}
         for client in (*welcome, again):
             client.close()
 
 
-def test_too_many_open_episodes(serve: Serve) -> None:
+def test_too_many_open_episodes(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.max_open_episodes=3")
     with served_all_the_time(served):
-        client = raw(served)
+        client = connect(served)
         client.ask({"type": "PING", "extensions": {"actions": {}}})
         chunks = [episode(1, is_terminated=False, id=str(number)) for number in range(4)]
         assert client.ask({"type": "EPISODES", "episodes": chunks})["code"] == "too_many_episodes"
@@ -602,24 +586,24 @@ def test_two_clients_with_one_token_are_two(serve: Serve) -> None:
             client.close()
 
 
-def test_a_wrong_token(serve: Serve) -> None:
+def test_a_wrong_token(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.token=secret")
     with served_all_the_time(served, "secret"):
         for wrong in ("", "secre", "secret ", "SECRET", "s" * 3_000, "\u0000", "ß"):
-            client = raw(served)
+            client = connect(served)
             assert client.ask({"type": "PING", "token": wrong})["code"] == "unauthorized"
             assert client.is_closed()
-        client = raw(served)
+        client = connect(served)
         for kind in ("GET_CONFIG", "GET_STATE"):
             assert client.ask({"type": kind})["code"] == "unauthorized"
         assert client.ask(EPISODES)["code"] == "unauthorized"
         client.close()
 
 
-def test_the_next_request_does_not_overtake_one_that_waits(serve: Serve) -> None:
+def test_the_next_request_does_not_overtake_one_that_waits(serve: Serve, connect: Connect) -> None:
     served = serve()
     sampling = served.sample(5)
-    client = raw(served)
+    client = connect(served)
     options = client.ask({"type": "PING", "extensions": {"session": {"id": None}, "actions": {}}})["extensions"]
     client.ask({**EPISODES, "episodes": [episode(5)], "request": 1})
     sampling.result(30)
@@ -628,7 +612,7 @@ def test_the_next_request_does_not_overtake_one_that_waits(serve: Serve) -> None
     client.socket.sendall(frame(b'{"type": "PING"}')[:3])
     wait_until(lambda: len(served.runner._service._actions._waiting) == 1)
     client.close()
-    client = raw(served)
+    client = connect(served)
     client.ask({"type": "PING", "extensions": {"session": {"id": options["session"]["id"]}, "actions": {}}})
     assert client.ask({**asking, "request": 3})["path"] == "$.request"
     client.send(asking)
@@ -687,11 +671,13 @@ class TestTls:
         code = main(["rllink", "check", f"{host}:{port}", "--tls-ca", str(certificate[0]), "--read-only"])
         assert code == 0, capsys.readouterr().out
 
-    def test_what_is_no_tls_or_trusts_another(self, served: Served, certificate: tuple[Path, Path]) -> None:
+    def test_what_is_no_tls_or_trusts_another(
+        self, served: Served, connect: Connect, certificate: tuple[Path, Path]
+    ) -> None:
         trusted = ssl.create_default_context(cafile=str(certificate[0]))
         with Client(*served.address, tls=trusted, reconnect_s=0) as neighbour:
             for _ in range(5):
-                plain = raw(served, 5)
+                plain = connect(served, 5)
                 plain.socket.sendall(b'00000016{"type": "PING"}')
                 assert plain.is_closed()
                 with pytest.raises(ServerGone):
@@ -699,7 +685,7 @@ class TestTls:
                 with pytest.raises((ServerGone, OSError)):
                     Client(*served.address, reconnect_s=0, timeout_s=5)
                 neighbour.ping()
-            silent = raw(served, 5)  # never begins its handshake
+            silent = connect(served, 5)  # never begins its handshake
             assert silent.is_closed()
             neighbour.ping()
         wait_until(lambda: is_empty(served))

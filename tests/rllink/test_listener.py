@@ -9,7 +9,6 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,7 @@ from runner.rllink.client import Client, RLlinkError
 from runner.rllink.client.frames import frame
 from runner.rllink.listener import Admission, Allowance, Listener, Unseated, network_of
 from tests.conftest import wait_until
-from tests.rllink.conftest import RawClient, Serve, Served, episode, served_for_long
+from tests.rllink.conftest import Connect, RawClient, Serve, Served, episode, served_for_long
 
 
 class Ending(asyncio.Protocol):
@@ -48,12 +47,6 @@ def test_a_listener_that_closes_leaves_no_accepted_socket(num_turns: int) -> Non
 
 TOKEN = "rllink.token=secret"
 OTHER_ADDRESS = "127.0.0.2"  # of this machine, like all of 127/8
-
-
-@pytest.fixture
-def opened() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as stack:
-        yield stack
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -125,11 +118,11 @@ def test_an_address_is_what_one_party_has(host: str, network: str) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "secret"])
-def test_silent_connections_take_no_seats(serve: Serve, opened: contextlib.ExitStack, token: str | None) -> None:
+def test_silent_connections_take_no_seats(serve: Serve, connect: Connect, token: str | None) -> None:
     limits = ("rllink.max_clients=2", "rllink.max_unauthenticated=5", "rllink.handshake_timeout_s=1")
     limits += ("rllink.max_unauthenticated_per_s=100000",)
     served = served_for_long(serve, *limits, *([] if token is None else [TOKEN]))
-    silent = [opened.enter_context(contextlib.closing(RawClient(served.address))) for _ in range(30)]
+    silent = [connect(served) for _ in range(30)]
     with Client(*served.address, token=token, reconnect_s=0) as client:
         client.send_episodes([episode(3)])
         assert served.runner.server.num_clients == 1
@@ -142,9 +135,9 @@ def test_silent_connections_take_no_seats(serve: Serve, opened: contextlib.ExitS
     wait_until(lambda: not served.runner.server._connections)
 
 
-def test_requests_without_the_token_give_no_seat_and_no_time(serve: Serve, opened: contextlib.ExitStack) -> None:
+def test_requests_without_the_token_give_no_seat_and_no_time(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, TOKEN, "rllink.max_clients=1", "rllink.handshake_timeout_s=0.5")
-    asking = opened.enter_context(contextlib.closing(RawClient(served.address)))
+    asking = connect(served)
     codes = []
     with contextlib.suppress(ConnectionError):
         while True:
@@ -157,9 +150,9 @@ def test_requests_without_the_token_give_no_seat_and_no_time(serve: Serve, opene
         client.ping()
 
 
-def test_a_session_goes_on_in_the_seat_of_its_old_connection(serve: Serve, opened: contextlib.ExitStack) -> None:
+def test_a_session_goes_on_in_the_seat_of_its_old_connection(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, "rllink.max_clients=1")
-    first, second, third = (opened.enter_context(contextlib.closing(RawClient(served.address))) for _ in range(3))
+    first, second, third = (connect(served) for _ in range(3))
     pong = first.ask({"type": "PING", "extensions": {"session": {"id": None}}})
     assert third.ask({"type": "GET_CONFIG"})["code"] == "too_many_clients"
     session = {"id": pong["extensions"]["session"]["id"]}
@@ -198,34 +191,31 @@ def test_wrong_tokens_are_slowed_down_and_other_addresses_are_not(serve: Serve) 
     assert statistics.median(waited_s) < 0.3, "one wait may be longer on a busy machine"
 
 
-def test_beside_a_guesser_of_the_same_address_a_session_goes_on_at_once(serve: Serve) -> None:
+def test_beside_a_guesser_of_the_same_address_a_session_goes_on_at_once(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, TOKEN, "rllink.max_wrong_tokens_per_s=0.5")
-    with contextlib.closing(RawClient(served.address)) as client:
-        pong = client.ask({"type": "PING", "token": "secret", "extensions": {"session": {"id": None}}})
+    client = connect(served)
+    pong = client.ask({"type": "PING", "token": "secret", "extensions": {"session": {"id": None}}})
+    client.close()
     for _ in range(10):
-        with contextlib.closing(RawClient(served.address)) as guesser:
-            assert guesser.ask({"type": "PING", "token": "wrong"})["code"] == "unauthorized"
-    with (
-        contextlib.closing(RawClient(served.address)) as guesser,
-        contextlib.closing(RawClient(served.address)) as again,
-    ):
-        begun = time.monotonic()
-        guesser.send({"type": "PING", "token": "wrong"})
-        session = {"id": pong["extensions"]["session"]["id"]}
-        resumed = again.ask({"type": "PING", "token": "secret", "extensions": {"session": session}})
-        assert resumed["extensions"]["session"]["resumed"]
-        assert time.monotonic() - begun < 1.5
-        assert guesser.receive()["code"] == "unauthorized"
-        assert time.monotonic() - begun > 1.5
+        assert connect(served).ask({"type": "PING", "token": "wrong"})["code"] == "unauthorized"
+    guesser, again = connect(served), connect(served)
+    begun = time.monotonic()
+    guesser.send({"type": "PING", "token": "wrong"})
+    session = {"id": pong["extensions"]["session"]["id"]}
+    resumed = again.ask({"type": "PING", "token": "secret", "extensions": {"session": session}})
+    assert resumed["extensions"]["session"]["resumed"]
+    assert time.monotonic() - begun < 1.5
+    assert guesser.receive()["code"] == "unauthorized"
+    assert time.monotonic() - begun > 1.5
     with Client(*served.address, token="secret", reconnect_s=0) as newcomer:  # waits for its turn, and gets it
         newcomer.ping()
     with pytest.raises(RLlinkError, match="unauthorized"):
         Client(*served.address, token="no", reconnect_s=0)
 
 
-def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve) -> None:
+def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve, connect: Connect) -> None:
     served = served_for_long(serve, TOKEN, "rllink.max_wrong_tokens_per_s=2")
-    guessers = [RawClient(served.address) for _ in range(60)]
+    guessers = [connect(served) for _ in range(60)]
     for guesser in guessers:
         guesser.send({"type": "PING", "token": "wrong"})
     wait_until(lambda: sum(one._pending is not None for one in served.runner.server._connections) >= 45)
@@ -239,12 +229,12 @@ def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve) -> N
 
 
 @pytest.mark.slow
-def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: contextlib.ExitStack) -> None:
+def test_long_messages_that_stop_leave_room_for_others(serve: Serve, connect: Connect) -> None:
     """Four bodies that are one byte short: the server holds one of them, and an honest long one gets its turn."""
     limits = ("rllink.max_body_bytes=4000000", "rllink.max_receiving_bytes=12000000", "rllink.frame_timeout_s=20")
     served = served_for_long(serve, *limits)
     memory = served.runner.server.memory
-    hostile = [opened.enter_context(contextlib.closing(RawClient(served.address))) for _ in range(4)]
+    hostile = [connect(served) for _ in range(4)]
     for client in hostile:
         client.ask({"type": "PING"})
         client.socket.settimeout(0.05)
@@ -257,18 +247,18 @@ def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: con
         begun = time.monotonic()
         honest.send_episodes([episode(2_000)])  # about 200 kB of JSON
         assert time.monotonic() - begun < 10  # not 20 s, as for a message that stops
-    with contextlib.closing(RawClient(served.address, 60)) as long:
-        long.ask({"type": "PING"})
-        assert long.ask(b'{"type": "PING"}'.ljust(3_900_000)) == {"type": "PONG"}
+    long = connect(served, 60)
+    long.ask({"type": "PING"})
+    assert long.ask(b'{"type": "PING"}'.ljust(3_900_000)) == {"type": "PONG"}
     for client in hostile:
         client.close()
     wait_until(lambda: memory.num_bytes == 0)
 
 
-def test_who_waits_for_room_is_told_that_it_waits(serve: Serve, opened: contextlib.ExitStack) -> None:
+def test_who_waits_for_room_is_told_that_it_waits(serve: Serve, connect: Connect) -> None:
     limits = ("rllink.max_body_bytes=1000000", "rllink.max_receiving_bytes=3000000", "rllink.frame_timeout_s=0.6")
     served = served_for_long(serve, *limits)
-    slow, waiting = (opened.enter_context(contextlib.closing(RawClient(served.address))) for _ in range(2))
+    slow, waiting = connect(served), connect(served)
     slow.ask({"type": "PING"})
     waiting.ask({"type": "PING", "extensions": {"heartbeat": {"interval_s": 0.2}}})
     body = b'{"type": "PING"}'.ljust(1_000_000)
