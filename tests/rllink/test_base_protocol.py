@@ -226,11 +226,9 @@ def _changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
 
 
 E = ("episodes", 0)
+# `test_faults.py` tests every missing and unknown key, and every value of another type.
 MISTAKES = {
     "no episodes": (("episodes",), ..., "$.episodes"),
-    "episodes no list": (("episodes",), {}, "$.episodes"),
-    "episode no object": (E, 3, "$.episodes[0]"),
-    **{f"no {name}": ((*E, name), ..., f"$.episodes[0].{name}") for name in GOOD["episodes"][0]},  # type: ignore[index]
     "obs no list": ((*E, "obs"), "x", "$.episodes[0].obs"),
     "obs of text": ((*E, "obs", 1), ["a", 0, 0, 0], "$.episodes[0].obs[1][0]"),
     "obs too short": ((*E, "obs", 1), [0.0, 0.0, 0.0], "$.episodes[0].obs[1]"),
@@ -242,17 +240,10 @@ MISTAKES = {
     "no action": ((*E, "actions"), [], "$.episodes[0].actions"),
     "reward text": ((*E, "rewards", 0), "1", "$.episodes[0].rewards[0]"),
     "reward too few": ((*E, "rewards"), [1.0], "$.episodes[0].rewards"),
-    "terminated a number": ((*E, "is_terminated"), 1, "$.episodes[0].is_terminated"),
-    "truncated text": ((*E, "is_truncated"), "no", "$.episodes[0].is_truncated"),
     "both": ((*E, "is_truncated"), True, "$.episodes[0].is_truncated"),
-    "id a number": ((*E, "id"), 3, "$.episodes[0].id"),
     "id empty": ((*E, "id"), "", "$.episodes[0].id"),
     "start too late": ((*E, "t_started"), 2**53 + 1, "$.episodes[0].t_started"),
-    "start beyond 64 bits": ((*E, "t_started"), 2**64, "$.episodes[0].t_started"),
-    "unknown key": ((*E, "reward"), 3, "$.episodes[0].reward"),
-    "unknown key at the top": (("timesteps",), 2, "$.timesteps"),
     "wrong env_steps": (("env_steps",), 3, "$.env_steps"),
-    "weights text": (("weights_seq_no",), "1", "$.weights_seq_no"),
     "logp too few": ((*E, "action_logp"), [0.0], "$.episodes[0].action_logp"),
     "dist inputs too narrow": ((*E, "action_dist_inputs"), [[0.0], [0.0]], "$.episodes[0].action_dist_inputs"),
     "agent": ((*E, "agent_id"), "a", "$.episodes[0].agent_id"),
