@@ -131,58 +131,41 @@ def _agents(
     config: ExperimentConfig, specs: Mapping[str, ModuleSpec], built_modules: Mapping[str, BuiltActingModule]
 ) -> dict[str | None, AgentSpaces]:
     """Return agent id -> spaces, with the key None in runs with a single agent."""
-    refusing, action_checks = _observation_checks(config, specs, "error"), _action_checks(config, specs)
-    return {
-        agent: _agent_spaces(built, refusing.get(module_id), action_checks.get(module_id))
-        for module_id, built in built_modules.items()
-        for agent in _agents_of(built)
-    }
+    bounds = _observation_checks(config, specs, "error")
+    # Unless actions are scaled or clipped, modules may choose actions outside of the space.
+    has_action_bounds = bool(bounds) and (config.env.normalize_actions or config.env.clip_actions)
+    agents: dict[str | None, AgentSpaces] = {}
+    for module_id, built in built_modules.items():
+        action_space, owner = built.spec.action_space, f"module {module_id}"
+        action_bounds = ObservationChecks(widened(action_space), 1, owner, "error") if has_action_bounds else None
+        spaces = AgentSpaces(
+            module_id,
+            SpaceCodec(built.spec.observation_space),
+            SpaceCodec(action_space),
+            built.module.action_dist.num_inputs,
+            actions_to_module(built.module_to_env, module_id),
+            bounds.get(module_id),
+            action_bounds,
+        )
+        agents |= dict.fromkeys(_agents_of(built), spaces)
+    return agents
 
 
 def _agents_of(built: BuiltActingModule) -> Sequence[str | None]:
     return [None] if built.spec.agents is None else built.spec.agents
 
 
-def _observation_check(config: ExperimentConfig) -> str:
-    chosen = config.env.validate_observations
-    return "error" if chosen == "auto" else chosen
-
-
-def _action_checks(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
-    """Return module id -> checks of actions; empty if modules may choose actions outside of the space."""
-    if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
-        return {}
-    return {
-        module_id: ObservationChecks(widened(spec.action_space), 1, f"module {module_id}", "error")
-        for module_id, spec in specs.items()
-    }
-
-
 def _observation_checks(
     config: ExperimentConfig, specs: Mapping[str, ModuleSpec], mode: str
 ) -> dict[str, ObservationChecks]:
     """Return module id -> checks of observations; empty unless `env.validate_observations` is this mode."""
-    if _observation_check(config) != mode:
+    chosen = config.env.validate_observations
+    if ("error" if chosen == "auto" else chosen) != mode:
         return {}
     return {
         module_id: ObservationChecks(spec.observation_space, 1, f"module {module_id}", mode)
         for module_id, spec in specs.items()
     }
-
-
-def _agent_spaces(
-    built: BuiltActingModule, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
-) -> AgentSpaces:
-    spec = built.spec
-    return AgentSpaces(
-        spec.module_id,
-        SpaceCodec(spec.observation_space),
-        SpaceCodec(spec.action_space),
-        built.module.action_dist.num_inputs,
-        actions_to_module(built.module_to_env, spec.module_id),
-        bounds,
-        action_bounds,
-    )
 
 
 def _description(
@@ -195,16 +178,13 @@ def _description(
         "env_steps_per_sample": per_message if isinstance(asked, str) else asked,
         "force_on_policy": config.rllink.force_on_policy,
     }
-    spaces = {
-        agent: {
+    agents: dict[str, Any] = {}
+    for module_id, built in built_modules.items():
+        spaces = {
             "observation_space": space_to_dict(built.spec.observation_space),
             "action_space": space_to_dict(built.spec.action_space),
         }
-        for built in built_modules.values()
-        for agent in _agents_of(built)
-    }
-    if None in spaces:
-        return description | spaces[None]
-    module_of = {agent: one.spec.module_id for one in built_modules.values() for agent in _agents_of(one)}
-    agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
+        if built.spec.agents is None:
+            return description | spaces
+        agents |= dict.fromkeys(built.spec.agents, {"module": module_id, **spaces})
     return description | {"agents": agents}
