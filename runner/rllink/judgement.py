@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from runner.state import DeclaredState
+
 MIN_CLIENTS = 3
 _MIN_EPISODES = 5  # episodes of a client before it is judged
 _EPISODES_PER_CLIENT = 20  # length of the window, per client in it
@@ -29,7 +31,7 @@ _EPISODES_TO_LEARN = 10
 
 
 @dataclass
-class RewardBound:
+class RewardBound(DeclaredState):
     """The largest absolute reward that a client may send.
 
     Attributes:
@@ -37,6 +39,8 @@ class RewardBound:
         reason: origin of the bound, for messages.
         is_final: whether the bound is fixed; otherwise it is learned from the first episodes of three clients.
     """
+
+    state = ("value", "reason", "is_final", "_largest", "_num_episodes")
 
     value: float = _UNLEARNED_BOUND
     reason: str = ""
@@ -77,24 +81,10 @@ class RewardBound:
             self.reason = f"learned from the first episodes of {len(learned)} clients"
             self.is_final = True
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the learned bounds."""
-        return {
-            "value": self.value,
-            "reason": self.reason,
-            "is_final": self.is_final,
-            "largest": dict(self._largest),
-            "num_episodes": dict(self._num_episodes),
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Any) -> None:
         """Restore a state, unless the configuration or the environment sets the bound."""
-        if self.is_final:
-            return
-        self.value, self.reason = float(state["value"]), str(state["reason"])
-        self.is_final = bool(state["is_final"])
-        self._largest = {str(name): float(value) for name, value in state["largest"].items()}
-        self._num_episodes = {str(name): int(value) for name, value in state["num_episodes"].items()}
+        if not self.is_final:
+            super().set_state(state)
 
 
 class ClientJudge:
