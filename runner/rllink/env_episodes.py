@@ -191,26 +191,21 @@ class SampledEnvEpisodes:
         for id_, saved in state.items():
             going_on = [restored[id_of] for id_of in saved["going_on"] if id_of in restored]
             ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
-            is_complete = saved.get("is_whole", True) and len(going_on) == len(saved["going_on"])
+            is_complete = saved["is_whole"] and len(going_on) == len(saved["going_on"])
             agents = [*ended, *going_on]
             if not agents:
                 self._aborted.append(id_)
                 continue
-            begun = {str(one.agent_id) for one in agents}
-            is_closed = bool(saved.get("is_closed", False))
-            who = agents[0].client, str(agents[0].name), bool(saved.get("says_end", False))
-            env = EnvEpisode(id_, *who, int(saved.get("number", 0)), begun, is_complete, is_closed)
+            begun, is_closed = {str(one.agent_id) for one in agents}, saved["is_closed"]
+            who = agents[0].client, str(agents[0].name), saved["says_end"]
+            env = EnvEpisode(id_, *who, saved["number"], begun, is_complete, is_closed)
             for episode in agents:
                 episode.env = env
             if not is_complete:
                 self._abort(env)
                 continue
-            num_steps = int(saved.get("num_steps", max(one.num_steps_sampled for one in agents)))
-            counted, is_terminated = int(saved.get("num_counted", 0)), bool(saved.get("is_terminated", True))
-            going_on_ids = set(map(id, going_on))
-            self._open[id_] = _SampledEnvEpisode(
-                env, agents, going_on_ids, counted, num_steps, is_terminated, is_closed
-            )
+            counts = saved["num_counted"], saved["num_steps"], saved["is_terminated"]
+            self._open[id_] = _SampledEnvEpisode(env, agents, set(map(id, going_on)), *counts, is_closed)
         return [one.env for one in self._open.values() if not one.env.is_closed]
 
 
