@@ -57,7 +57,7 @@ class ReturningClients:
             is_skipped = journal.is_skipped(number)
             if is_skipped:
                 _log.warning("RLlink: skipping a message of %s because of rllink.skip_journal_records", record.client)
-            self._service.take_again(self._sender(record), record, is_skipped)
+            self._service.take_again(self._sender(record), record, number, is_skipped)
 
     def leave(self) -> None:
         """Truncate the open episodes of clients that cannot reconnect."""

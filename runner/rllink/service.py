@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChu
 from runner.rllink.receiving import Receiver
 from runner.rllink.session import ServedClient
 
-_Parts = tuple[list[ReceivedChunks], int]
 _log = logging.getLogger(__name__)
 
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
@@ -73,6 +72,21 @@ class Batch:
     def is_empty(self) -> bool:
         """Whether it contains no steps, because clients in quarantine sent all of them."""
         return not (self.received or self.served)
+
+
+@dataclass(eq=False)
+class _Queued:
+    """A message that was not sampled yet.
+
+    Attributes:
+        parts: its chunks; empty if its client is in quarantine.
+        num_env_steps: number of env steps.
+        record: number of its record in the journal.
+    """
+
+    parts: list[ReceivedChunks]
+    num_env_steps: int
+    record: int
 
 
 @dataclass(eq=False)
@@ -134,7 +148,7 @@ class Service:
         self.counts = Counts()
         self.clients: set[ServedClient] = set()  # connected
         self.known: set[ServedClient] = set()  # connected, or able to resume a session
-        self._queue: deque[_Parts] = deque()
+        self._queue: deque[_Queued] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
         self._collecting: tuple[int, asyncio.Future[Batch]] | None = None
@@ -156,7 +170,7 @@ class Service:
     def oldest_queued(self) -> int | None:
         """Return the lowest weights number in the queued messages."""
         with self._queue_lock:
-            numbers = [int(part.weights_seq_no.min()) for parts, _ in self._queue for part in parts]
+            numbers = [int(part.weights_seq_no.min()) for queued in self._queue for part in queued.parts]
         return min(numbers, default=None)
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
@@ -181,10 +195,10 @@ class Service:
         """Leave the steps of these clients out of samples from now on, including queued steps."""
         with self._queue_lock:
             self._quarantined |= set(names)
-            for number, (parts, num_steps) in enumerate(self._queue):
-                if parts and parts[0].episodes[0].client in self._quarantined:
-                    self._queue[number] = ([], num_steps)
-                    self._num_queued -= num_steps
+            for queued in self._queue:
+                if queued.parts and queued.parts[0].episodes[0].client in self._quarantined:
+                    queued.parts = []
+                    self._num_queued -= queued.num_env_steps
         for client in self.known:
             if client.name in self._quarantined:
                 client.is_quarantined = True
@@ -256,13 +270,13 @@ class Service:
         with self._queue_lock:
             first = self.num_records_sampled
             while taken < num_env_steps:
-                parts, num_steps = self._queue.popleft()
-                received += parts
-                if parts:
-                    taken += num_steps
-                else:  # skipped
-                    self.counts.num_env_steps_quarantined += num_steps
-                self.num_records_sampled += 1
+                queued = self._queue.popleft()
+                received += queued.parts
+                if queued.parts:
+                    taken += queued.num_env_steps
+                else:
+                    self.counts.num_env_steps_quarantined += queued.num_env_steps
+                self.num_records_sampled = queued.record + 1
             self._num_queued -= taken
         if not self._has_capacity.is_set():
             self._loop.call_soon_threadsafe(self._has_capacity.set)
@@ -321,8 +335,8 @@ class Service:
             return
         going_on = set(map(id, lost))
         with self._queue_lock:
-            for parts, _ in reversed(self._queue):
-                for part in reversed(parts):
+            for queued in reversed(self._queue):
+                for part in reversed(queued.parts):
                     _truncate_last(part, going_on)
         self.counts.num_episodes_lost += len(lost)
 
@@ -439,11 +453,12 @@ class Service:
                 self.journal.append(record)
 
         try:
-            parts = self._queue_episodes(client, request, body_format, assumed, check)
+            parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
         except MessageError as error:
             if error.code in _STEPS_ARE_LOST:
                 self._lose_rejected(client, _named_chunks(request))
             raise
+        self._queue_parts(client, parts, num_env_steps, self.journal.num_records - 1)
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
 
@@ -463,63 +478,48 @@ class Service:
     def _write_down(self, client: ServedClient, kind: str, body: bytes = b"") -> None:
         who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
         self.journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
-        self._queue_nothing()
 
-    def _queue_nothing(self, num_left_out: int = 0) -> None:
-        """Queue a record without steps, because records are counted as they leave the queue."""
-        with self._queue_lock:
-            self._queue.append(([], num_left_out))
-
-    def _queue_episodes(
-        self,
-        client: ServedClient,
-        request: Episodes,
-        body_format: str,
-        assumed: int,
-        check: Callable[[list[ReceivedChunks], int], None],
-    ) -> list[ReceivedChunks]:
-        parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
-        if parts and client.name in self._quarantined:
-            self._queue_nothing(num_env_steps)
-        elif parts:
+    def _queue_parts(self, client: ServedClient, parts: list[ReceivedChunks], num_env_steps: int, record: int) -> None:
+        if parts:
+            is_left_out = client.name in self._quarantined
             with self._queue_lock:
-                self._queue.append((parts, num_env_steps))
-                self._num_queued += num_env_steps
+                self._queue.append(_Queued([] if is_left_out else parts, num_env_steps, record))
+                self._num_queued += 0 if is_left_out else num_env_steps
         self.counts.num_env_steps_received += num_env_steps
-        return parts
 
-    def take_again(self, client: ServedClient, record: Record, is_left_out: bool = False) -> None:
+    def take_again(self, client: ServedClient, record: Record, number: int, is_left_out: bool) -> None:
         """Queue a message that was accepted before a restart, without checking its weights number again.
 
         Args:
             client: the client that sent it.
             record: the message in the journal.
+            number: number of the record.
             is_left_out: whether to skip its steps, and to truncate the open episodes that it names.
         """
         client.open.says_ends |= record.says_ends
-        if record.body_format in (LOST, GIVEN):
-            if record.body_format == LOST:
-                self._leave_out(client, msgspec.json.decode(record.body, type=list[NamedChunk]))
-            else:
-                client.seq_no = record.weights_seq_no
-            self._queue_nothing()
+        if record.body_format == GIVEN:
+            client.seq_no = record.weights_seq_no
+            return
+        if record.body_format == LOST:
+            self._leave_out(client, msgspec.json.decode(record.body, type=list[NamedChunk]))
             return
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         try:
             request = decode_request(record.body, body_format)
         except MessageError as error:  # an earlier version of runner accepted it
             _log.warning("RLlink: dropping a message of %s from before the restart: %s", record.client, error)
-            self._queue_nothing()
             return
         assert isinstance(request, Episodes)
         if is_left_out:
             self._leave_out(client, _named_chunks(request))
-            self._queue_nothing()
             return
         with self._receiver.taking_again():
             for _ in range(2):
                 try:
-                    self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
+                    received = self._receiver.receive(
+                        request, body_format, client.open, record.weights_seq_no, lambda *_: None
+                    )
+                    self._queue_parts(client, *received, number)
                     return
                 except MessageError:  # steps between two records were rejected, so these episodes have gaps
                     self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
@@ -528,7 +528,6 @@ class Service:
             "RLlink: dropping a message of %s from before the restart, because it does not continue its episodes",
             record.client,
         )
-        self._queue_nothing()
 
     def served_env_episodes(self) -> set[EnvEpisode]:
         """Return the env episodes in which the server acts."""
@@ -538,7 +537,7 @@ class Service:
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Return the episodes with some sampled steps whose other steps are queued or will arrive later."""
         with self._queue_lock:
-            waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
+            waiting = [episode for queued in self._queue for part in queued.parts for episode in part.episodes]
         # Steps of quarantined clients are not sampled, so their episodes cannot continue where the samples end.
         clients = [client for client in self.known if client.name not in self._quarantined]
         going_on = [episode for client in clients for episode in client.open.by_key.values()]
