@@ -123,14 +123,16 @@ class ReceiveMemory:
         self._max_bytes, self._message_timeout_s = max_bytes, message_timeout_s
         self._granted: dict[Holding, None] = {}
         self._waiting: dict[Holding, None] = {}
-        self._num_granted = self._num_waiting = 0  # bytes
-        self._granted_of: Counter[str] = Counter()
         self._count = 0
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that are reserved, or held by waiting connections."""
-        return self._num_granted + self._num_waiting
+        """Return the bytes that are reserved, or held by waiting connections; may be called from any thread."""
+        return sum(one.num_wanted for one in tuple(self._granted)) + self._num_waiting
+
+    @property
+    def _num_waiting(self) -> int:
+        return sum(one.num_bytes for one in tuple(self._waiting))
 
     def hold(self, connection: Receiving, network: str) -> Holding:
         """Start to account for a connection."""
@@ -141,26 +143,18 @@ class ReceiveMemory:
 
     def update(self, holding: Holding, num_bytes: int, num_wanted: int, now: float) -> None:
         """Update the held and requested bytes of a connection; it may be read if `holding.is_granted`."""
+        holding.num_bytes = num_bytes
         if holding.is_granted:
-            holding.num_bytes = num_bytes
             return
-        self._num_waiting += num_bytes - holding.num_bytes
-        holding.num_bytes, holding.num_wanted = num_bytes, num_wanted
+        holding.num_wanted = num_wanted
         self._grant(now)
         if not holding.is_granted:
             self._limit_waiting()
 
     def release(self, holding: Holding, now: float) -> None:
         """Forget a connection whose message is complete, or that is closed."""
-        if holding in self._granted:
-            del self._granted[holding]
-            self._num_granted -= holding.num_wanted
-            self._granted_of[holding.network] -= holding.num_wanted
-            if not self._granted_of[holding.network]:
-                del self._granted_of[holding.network]
-        elif holding in self._waiting:
-            del self._waiting[holding]
-            self._num_waiting -= holding.num_bytes
+        self._granted.pop(holding, None)
+        self._waiting.pop(holding, None)
         self._grant(now)
 
     def _grant(self, now: float) -> None:
@@ -170,18 +164,18 @@ class ReceiveMemory:
             if 2 * first.num_wanted > free:
                 return
             del self._waiting[first]
-            self._num_waiting -= first.num_bytes
             self._granted[first] = None
-            self._num_granted += first.num_wanted
-            self._granted_of[first.network] += first.num_wanted
             first.is_granted, first.marked_bytes, first.marked_at = True, first.num_bytes, now
             first.connection.continue_reading()
 
     def _first_waiting(self) -> Holding | None:
-        def order(one: Holding) -> tuple[int, int, int]:
-            return self._granted_of.get(one.network, 0), one.num_wanted.bit_length(), one.number
-
-        return min((one for one in self._waiting if one.num_wanted), key=order, default=None)
+        waiting = [one for one in self._waiting if one.num_wanted]
+        if not waiting:
+            return None
+        granted: Counter[str] = Counter()
+        for one in self._granted:
+            granted[one.network] += one.num_wanted
+        return min(waiting, key=lambda one: (granted[one.network], one.num_wanted.bit_length(), one.number))
 
     def _limit_waiting(self) -> None:
         """Reject the newest waiting connections of the address that holds most, until the limit is kept."""
@@ -192,7 +186,6 @@ class ReceiveMemory:
             heaviest = held.most_common(1)[0][0]
             newest = max((one for one in self._waiting if one.network == heaviest), key=lambda one: one.number)
             del self._waiting[newest]
-            self._num_waiting -= newest.num_bytes
             text = "too many clients wait for memory; try again later"
             newest.connection.end(MessageError("too_many_clients", text))
 
