@@ -51,14 +51,14 @@ class CheckpointFolder:
         """
         folder = self.path / f"iteration_{result['training_iteration']:06d}"
         save_checkpoint(folder, state, {**manifest, "result": dict(result)})
-        self._prune(folder)
+        self.drop_after(iteration_of(folder))
+        self.prune()
         return folder
 
-    def _prune(self, newest: Path) -> None:
-        leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
-        for folder in leftovers:
-            shutil.rmtree(folder, ignore_errors=True)
-        self.drop_after(iteration_of(newest))
+    def prune(self) -> None:
+        """Delete checkpoints that are not kept and not being read, and leftovers of processes that were killed."""
+        for leftover in self.path.glob(".iteration_*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
         folders = list_checkpoints(self.path)  # empty if the run dir was moved meanwhile
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
@@ -71,12 +71,6 @@ class CheckpointFolder:
         for folder in later:
             _remove(folder)
         return bool(later)
-
-    def prune(self) -> None:
-        """Delete checkpoints that are not kept and not being read."""
-        folders = list_checkpoints(self.path)
-        if folders:
-            self._prune(folders[-1])
 
     def best(self, count: int = 1) -> list[Path]:
         """Return the best checkpoints by `checkpoint.metric`, best first; skip checkpoints without the metric."""

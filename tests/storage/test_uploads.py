@@ -397,10 +397,7 @@ def test_what_is_cut_off_or_altered_in_the_store_is_not_taken(
 
 def _restore(run_dir: Path) -> None:
     """Bring the store to the state of the run dir again."""
-    from runner.storage.stored_files import open_store
-    from runner.storage.uploads import Upload
-
-    Upload(open_store("faulty://runs/run", "RUN_DIR"), run_dir, lambda checkpoints: None).send()
+    uploads.Upload(open_store("faulty://runs/run", "RUN_DIR"), run_dir, lambda checkpoints: None).send()
 
 
 def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
