@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from typing import Protocol
 
-from runner.compat.shared_memory import file_of
 from runner.rllink.messages import MessageError
 
 _MOST_DIGITS = 20  # Python converts at most 4,300 digits
+_FOLDER = "/dev/shm"  # with the files of POSIX shared memory on Linux
 
 
 class SharedBodies:
@@ -34,8 +34,12 @@ class SharedBodies:
 
     def __init__(self, size: int) -> None:
         self._memory = SharedMemory(create=True, size=size)
-        self._file = file_of(self._memory)
         self.name, self.size = self._memory.name, size
+        try:
+            self._file = os.open(os.path.join(_FOLDER, self.name), os.O_RDONLY)
+        except OSError:
+            self._remove()
+            raise
 
     def read(self, length: bytes, most: int) -> bytes:
         """Copy the body at the start of the memory.
@@ -60,6 +64,10 @@ class SharedBodies:
 
     def close(self) -> None:
         """Remove the memory."""
+        os.close(self._file)
+        self._remove()
+
+    def _remove(self) -> None:
         self._memory.close()
         with suppress(FileNotFoundError):
             self._memory.unlink()
