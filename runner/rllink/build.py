@@ -22,9 +22,8 @@ from runner.rllink.inference import FileMakers, ModuleInference, Versions
 from runner.rllink.journal import Journal, NoJournal
 from runner.rllink.messages import AgentSpaces, widened
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
-from runner.rllink.received_callbacks import ReceivedCallbacks
 from runner.rllink.recording_notes import EnvRecordingNotes, RecordingNotes
-from runner.rllink.sample_listeners import ClientTasks, OutsideCount, SampleListener
+from runner.rllink.sample_listeners import ClientTasks, OutsideCount, ReceivedCallbacks, SampleListener
 from runner.rllink.server import Server
 from runner.rllink.service import Service
 from runner.rllink.weights_files import OnnxFile, SafetensorsFile
