@@ -25,8 +25,7 @@ with HYDRA.expected():
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 
-HYDRA.require(ConfigRepository, "_find_object_source")
-HYDRA.require(ConfigRepository, "_extract_defaults_list", "_create_defaults_list")
+HYDRA.require(ConfigRepository, "_find_object_source", "_extract_defaults_list", "_create_defaults_list")
 HYDRA.require(ConfigSource, "_normalize_file_name")
 
 _MAX_READ = 1024

@@ -285,8 +285,11 @@ class Connection(asyncio.Protocol):
         num_bytes = self._reader.num_bytes
         must_wait = False
         if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
+            memory = self._server.memory
+            holding = self._holding = self._holding or memory.hold(self, network_of(self._unseated.host))
             cannot_answer = self._pending is not None or self._is_writing_paused
-            holding = self._request_memory(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
+            num_wanted = 0 if cannot_answer else self._reader.num_frame_bytes
+            memory.update(holding, num_bytes, num_wanted, time.monotonic())
             # The request may close this connection if too many wait.
             must_wait = not self._is_closing and (cannot_answer or not holding.is_granted)
         if must_wait != self._is_reading_paused and not self._has_ended:
@@ -294,14 +297,6 @@ class Connection(asyncio.Protocol):
             (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
 
     # -- memory ------------------------------------------------------------------------------------------------------
-
-    def _request_memory(self, num_bytes: int, num_wanted: int) -> Holding:
-        memory = self._server.memory
-        holding = self._holding
-        if holding is None:
-            self._holding = holding = memory.hold(self, network_of(self._unseated.host))
-        memory.update(holding, num_bytes, num_wanted, time.monotonic())
-        return holding
 
     def _release_memory(self) -> None:
         holding, self._holding = self._holding, None

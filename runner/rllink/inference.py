@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,7 +58,7 @@ class Versions:
     makers: FileMakers
     newest_seq_no: int = 0
     num_files_made: int = 0
-    _kept: OrderedDict[int, Version] = field(default_factory=OrderedDict)
+    _kept: dict[int, Version] = field(default_factory=dict)
     _files: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     @property
@@ -73,8 +72,9 @@ class Versions:
         version = Version(self.newest_seq_no, weights, shared_state)
         self._kept[version.seq_no] = version
         self._files.clear()
-        while len(self._kept) > self.num_kept and (needed is None or next(iter(self._kept)) < needed):
-            self._kept.popitem(last=False)
+        for seq_no in list(self._kept)[: -self.num_kept]:
+            if needed is None or seq_no < needed:
+                del self._kept[seq_no]
         return version
 
     def get(self, seq_no: int) -> Version | None:
