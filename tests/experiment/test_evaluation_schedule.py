@@ -18,7 +18,7 @@ from tests.plans.hand_made import config_of, parts_of
 
 
 class _Evaluator:
-    """Notes its calls, and is interrupted in the ones that `interrupts` names, or fails with another error."""
+    """Records its calls, and raises `error` in those whose name begins with `interrupts`."""
 
     def __init__(self, interrupts: str = "", error: type[Exception] = Interrupted) -> None:
         self.calls: list[str] = []
