@@ -38,7 +38,7 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
     if provenance is None:
         what = "fit needs a composed configuration to record, but this trainer was made from a dataclass"
         fix = "use Trainer.from_experiment(...) or Trainer.from_checkpoint(...), or call train() once per iteration"
-        raise UserError(Problem(what, "runner.fit", fix=fix).render_alone())
+        raise UserError(Problem(what, "runner.fit", fix=fix))
     config, start_time_s = trainer.config, time.time()
     folder_of_run = _run_dir_of(provenance) if run_dir is None else Path(run_dir)
     with (
@@ -60,6 +60,5 @@ def _run_dir_of(provenance: TrainerProvenance) -> Path:
         return checkpoint.parent.parent
     if checkpoint is not None:
         got = f"a checkpoint outside of a run dir, {checkpoint}"
-        problem = Problem("fit cannot determine the run dir", "runner.fit", got, fix="fit(trainer, run_dir=...)")
-        raise UserError(problem.render_alone())
+        raise UserError(Problem("fit cannot determine the run dir", "runner.fit", got, fix="fit(trainer, run_dir=...)"))
     return claim_run_dir(provenance.composed)

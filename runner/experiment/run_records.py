@@ -18,7 +18,7 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints, module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.blocks import ASYNC
-from runner.config.errors import RunFailure, RunnerError, UserError
+from runner.config.errors import Problem, RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans.compilation import COMPILE_AUTO, compiles
@@ -87,16 +87,10 @@ def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
         return
     used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
     if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
-        raise UserError(
-            f"{run_dir} already contains a run ({', '.join(used)})\n   fix           {_fix_for_used(run_dir)}"
-        )
-
-
-def _fix_for_used(run_dir: Path) -> str:
-    has_checkpoint = bool(list_checkpoints(run_dir / "checkpoints"))
-    if has_checkpoint:
-        return f"set another hydra.run.dir, or resume the run with `runner resume {run_dir}`"
-    return "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
+        fix = "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
+        if list_checkpoints(run_dir / "checkpoints"):
+            fix = f"set another hydra.run.dir, or resume the run with `runner resume {run_dir}`"
+        raise UserError(Problem(f"the run dir already contains a run ({', '.join(used)})", str(run_dir), fix=fix))
 
 
 def _names_of_algorithms(config: ExperimentConfig) -> str:

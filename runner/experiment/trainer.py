@@ -307,15 +307,9 @@ class Trainer:
             UserError: the module does not exist.
         """
         if module_id not in self._built_modules:
-            nearest = nearest_match(module_id, list(self._built_modules))
-            problem = Problem(
-                f"{module_id} is not a module of this run",
-                "Trainer.pipelines",
-                module_id,
-                ", ".join(self._built_modules),
-                nearest,
-            )
-            raise UserError(problem.render_alone())
+            what, expected = f"{module_id} is not a module of this run", ", ".join(self._built_modules)
+            nearest = nearest_match(module_id, self._built_modules)
+            raise UserError(Problem(what, "Trainer.pipelines", module_id, expected, nearest))
         parts = self._built_modules[module_id]
         return ShownPipelines(parts.env_to_module, parts.module_to_env, parts.learner)
 
