@@ -39,15 +39,14 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
         what = "fit needs a composed configuration to record, but this trainer was made from a dataclass"
         fix = "use Trainer.from_experiment(...) or Trainer.from_checkpoint(...), or call train() once per iteration"
         raise UserError(Problem(what, "runner.fit", fix=fix))
-    config, start_time_s = trainer.config, time.time()
     folder_of_run = _run_dir_of(provenance) if run_dir is None else Path(run_dir)
     with (
         opened_run_folder(folder_of_run) as folder,
         interrupts(),
-        RunRecords(config, provenance, folder, trainer.last_result, start_time_s) as records,
+        RunRecords(trainer.config, provenance, folder, trainer.last_result, time.time()) as records,
         trainer.notes.shown_by(records.note),
     ):
-        Run(config, trainer, records).train_until_stopped()
+        Run(trainer, records).train_until_stopped()
     checkpoints = list_checkpoints(folder.path / "checkpoints")
     if checkpoints:
         trainer.note_checkpoint(checkpoints[-1])

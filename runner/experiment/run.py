@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.experiment.checkpointing import check_storable
 from runner.experiment.run_records import RunRecords, Status
@@ -33,15 +32,12 @@ class Run:
     """Runs the training loop of a trainer, and records its results.
 
     Args:
-        config: configuration of the experiment.
         trainer: trains one iteration at a time.
         records: writes results, checkpoints and the summary.
     """
 
-    def __init__(self, config: ExperimentConfig, trainer: Trainer, records: RunRecords) -> None:
-        self._config = config
-        self._trainer = trainer
-        self._records = records
+    def __init__(self, trainer: Trainer, records: RunRecords) -> None:
+        self._config, self._trainer, self._records = trainer.config, trainer, records
 
     def train_until_stopped(self) -> int:
         """Train and return the exit code. Ctrl-C, SIGTERM or the end of a budget ends the loop after the iteration."""
@@ -66,8 +62,7 @@ class Run:
     def begin(self) -> None:
         """Show what will run, before the first iteration."""
         records, trainer = self._records, self._trainer
-        memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
-        records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
+        records.start(trainer)
         records.write_files(trainer.parts)
         if trainer.addresses:
             acting = [spec for spec in trainer.module_specs if spec.trains_on is None]
@@ -75,16 +70,18 @@ class Run:
 
     def record(self, result: Result) -> None:
         """Record an iteration. If it meets a stop criterion, run the final evaluations first."""
-        records, trainer = self._records, self._trainer
-        if self._stop_reason(result):
+        config, records, trainer = self._config, self._records, self._trainer
+        is_last = bool(met_criteria(config, result))
+        if is_last:
             trainer.evaluate_at_end(result)
         records.add(result)
         records.write_files(trainer.parts)
-        if self._is_checkpoint_due():
+        iteration, every = trainer.training_iteration, config.checkpoint.every_iterations
+        if every is not None and iteration % every == 0:
             records.save_checkpoint(trainer)
-        elif trainer.training_iteration == 1 and not self._config.env.is_external:
+        elif iteration == 1 and not config.env.is_external:
             check_storable(trainer.get_state())  # includes the states of environments
-        if self._has_video(result):
+        if config.evaluation.has_video(iteration) or (is_last and config.evaluation.video):
             records.record_video(trainer)
 
     @property
@@ -99,7 +96,8 @@ class Run:
     @property
     def stop_reason(self) -> str | None:
         """The first stop criterion that the last iteration met, or None while the run continues."""
-        return self._stop_reason(self._records.last_result)
+        met = met_criteria(self._config, self._records.last_result)
+        return str(met[0]) if met else None
 
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
@@ -151,19 +149,6 @@ class Run:
         if iteration > int(self._records.last_result.get("training_iteration") or 0):
             self._records.add(self._trainer.last_result)
             self._records.save_checkpoint(self._trainer)
-
-    def _has_video(self, result: Mapping[str, Any]) -> bool:
-        evaluation, iteration = self._config.evaluation, self._trainer.training_iteration
-        return evaluation.has_video(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
-
-    def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
-        """Return the first stop criterion that a result meets, or None while the run continues."""
-        met = met_criteria(self._config, result)
-        return str(met[0]) if met else None
-
-    def _is_checkpoint_due(self) -> bool:
-        every = self._config.checkpoint.every_iterations
-        return every is not None and self._trainer.training_iteration % every == 0
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def run_experiment(
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)
-        return Run(config, trainer, records).train_until_stopped()
+        return Run(trainer, records).train_until_stopped()
 
 
 @contextmanager

@@ -55,11 +55,10 @@ from runner.tracking.known_run import (
 )
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
 from runner.tracking.progress_log import ProgressLog, write_result
-from runner.tracking.run_info import DataSet, flatten_parameters, run_info
+from runner.tracking.run_info import flatten_parameters, run_info
 from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's driver process does not import torch
-    from runner.experiment.loaded_modules import LoadedModule
     from runner.experiment.trainer import Trainer, TrainerProvenance
     from runner.plans import Result
     from runner.plans.run_parts import RunParts
@@ -202,23 +201,12 @@ class RunRecords:
 
     # -- training -------------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        iteration: int,
-        loaded: Sequence[LoadedModule],
-        data_sets: Sequence[DataSet],
-        replay: Mapping[str, str],
-    ) -> None:
-        """Start training after `iteration`, and drop lines and checkpoints of later iterations.
+    def start(self, trainer: Trainer) -> None:
+        """Show what will run, and drop lines and checkpoints of later iterations than the trainer's.
 
         A killed run leaves such lines behind. A run that is resumed from an older checkpoint also has such checkpoints.
-
-        Args:
-            iteration: number of iterations done.
-            loaded: modules whose parameters were loaded from another run.
-            data_sets: recorded data that the run reads.
-            replay: name of a replay buffer -> its contents and memory.
         """
+        iteration, data_sets = trainer.training_iteration, trainer.data_sets()
         with self._folder.writing():
             has_dropped = self._checkpoints.drop_after(iteration)  # before their lines, in case of a kill in between
             self._progress.truncate_after(iteration)
@@ -227,7 +215,7 @@ class RunRecords:
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
-        self._display.start(self._display_info(loaded, replay))
+        self._display.start(self._display_info(trainer))
         unsigned = prepare_key()
         if unsigned is not None:
             self._display.note(unsigned)
@@ -363,8 +351,8 @@ class RunRecords:
 
     # -- summaries -----------------------------------------------------------------------------------------------------
 
-    def _display_info(self, loaded: Sequence[LoadedModule], replay: Mapping[str, str]) -> DisplayInfo:
-        config = self._config
+    def _display_info(self, trainer: Trainer) -> DisplayInfo:
+        config, loaded, replay = self._config, trainer.loaded_modules, trainer.replay_memory
         facts = {
             "environment": f"{config.env.name}, {_data_source(config)}",
             "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
@@ -379,8 +367,8 @@ class RunRecords:
         for one in loaded:
             name = "module" if len(loaded) == 1 else f"module {one.module_id}"
             facts[name] = str(one)
-        for name, memory in replay.items():
-            facts["replay" if len(replay) == 1 else f"replay {name}"] = memory
+        for buffer in replay:
+            facts["replay" if len(replay) == 1 else f"replay {buffer.name}"] = str(buffer)
         return DisplayInfo(
             title=config.experiment_name or "",
             facts=facts,

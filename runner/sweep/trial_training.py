@@ -86,7 +86,7 @@ class TrialTraining:
         )
         if stored is not None:
             self._trainer.set_state(stored)
-        self._run = Run(self._experiment, self._trainer, self._records)
+        self._run = Run(self._trainer, self._records)
         self._run.begin()
         if cloned:
             self._records.save_checkpoint(self._trainer)  # a checkpoint of this trial, with its values

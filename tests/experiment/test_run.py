@@ -344,8 +344,8 @@ def test_a_failure_after_an_interrupt_is_recorded() -> None:
         save_checkpoint=interrupted,
         finish=lambda *end: ends.append(end),
     )
-    trainer: Any = SimpleNamespace(training_iteration=2, last_result={"training_iteration": 2})
-    run = training_run.Run(SimpleNamespace(), trainer, records)  # type: ignore[arg-type]
+    trainer: Any = SimpleNamespace(config=None, training_iteration=2, last_result={"training_iteration": 2})
+    run = training_run.Run(trainer, records)
     with pytest.raises(RunFailure, match="the simulator died"), run.failure_recorded():
         raise RunFailure(Problem("the simulator died"))
     assert [status for status, _ in ends] == ["failed"]
