@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -306,13 +306,13 @@ class RunRecords:
     def finish(self, status: Status, reason: str) -> None:
         """Write result.json and show how the run ended."""
         self._mlflow_status = _MLFLOW_STATUS[status]
-        best = self._checkpoints.best()
+        newest, best = self._checkpoint or self._resume_from, self._checkpoints.best()
         result = {
             **self.last_result,
             "status": status,
             "stop_reason": reason,
             "mlflow_run_id": self._tracker.run_id(self._patience_s) if self._tracker else None,
-            "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
+            "checkpoint": None if newest is None else str(newest),
             "best_checkpoint": str(best[0]) if best else None,
         }
         # Report the failure of the run, not an error while writing this file.
@@ -320,7 +320,7 @@ class RunRecords:
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
             self._tracker.log_artifact(self.run_dir / "result.json")
-        lines = summary_lines(self._summary(status, reason))
+        lines = summary_lines(self._summary(status, reason, newest))
         if self._uploads is not None:
             self._uploads.finish(self._checkpoints.prune)
         self._display.finish(lines, is_done=status == "finished")
@@ -379,7 +379,7 @@ class RunRecords:
             samples_episodes=ENV_RUNNERS in needs_of(config),
         )
 
-    def _summary(self, status: Status, reason: str) -> RunSummary:
+    def _summary(self, status: Status, reason: str, newest: Path | None) -> RunSummary:
         earlier_s = float(self._first_result.get("time_total_s") or 0.0)
         seconds, rows_read = time.perf_counter() - self._started, self.last_result.get(ROWS_READ)
         is_streaming = self.last_result.get(_QUEUED_LEARNER) is not None
@@ -395,20 +395,10 @@ class RunRecords:
             last_return=self.last_result.get(RETURN),
             best_return=self._best_return,
             evaluation_return=self.last_result.get(EVALUATION_RETURN),
-            checkpoint=self._newest_checkpoint,
+            checkpoint=newest,
             tracking_uri=self._store.tracking_uri if self._store else None,
-            resume_command=self._resume_command(),
+            resume_command=None if newest is None else resume_command(self.run_dir if self._checkpoint else newest),
         )
-
-    @property
-    def _newest_checkpoint(self) -> Path | None:
-        """The last checkpoint written, else the checkpoint that the run resumed."""
-        return self._checkpoint or self._resume_from
-
-    def _resume_command(self) -> str | None:
-        if self._newest_checkpoint is None:
-            return None
-        return resume_command(self.run_dir if self._checkpoint else self._newest_checkpoint)
 
     # -- MLflow ----------------------------------------------------------------------------------------------------
 
@@ -419,12 +409,12 @@ class RunRecords:
         """Return tags that name the sources of loaded modules; a resumed run already has these tags."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
         run_ids = [known_run(source.checkpoint.parent.parent, is_trusted=True).get("run_id") for source in sources]
-        tags = {
-            "load_state.checkpoint": _joined(str(source.checkpoint) for source in sources),
-            "load_state.digest": _joined(source.digest for source in sources),
-            "load_state.run_id": _joined(run_ids),
+        values: dict[str, Sequence[str | None]] = {
+            "load_state.checkpoint": [str(source.checkpoint) for source in sources],
+            "load_state.digest": [source.digest for source in sources],
+            "load_state.run_id": run_ids,
         }
-        return {name: value for name, value in tags.items() if value is not None}
+        return {tag: ", ".join(dict.fromkeys(filter(None, found))) for tag, found in values.items() if any(found)}
 
     def _start_further_trackers(self, is_own: bool) -> FurtherTrackers:
         config = self._config
@@ -441,13 +431,13 @@ class RunRecords:
     def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:
             return None
-        files = (*(self.run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")),)
+        files = [self.run_dir / name for name in (".hydra/config.yaml", ".hydra/overrides.yaml", "environment.json")]
         settings = dataclasses.replace(
             mlflow_settings(self._config, self.run_dir, self._store, self._known_run),
             start_time_s=start_time_s,
             params=self._parameters(),
             tags=information_tags(self._info) | self._source_tags(),
-            artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
+            artifacts=[(str(file), "config") for file in files if file.exists()],
         )
         tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
         tracker.start()
@@ -462,11 +452,6 @@ def _start_uploads(
     from runner.storage.uploads import Uploads  # imports fsspec
 
     return Uploads(config.checkpoint.upload_to, run_dir, resume_from, note)
-
-
-def _joined(values: Iterable[str | None]) -> str | None:
-    """Join the distinct values of several modules; None if there are none."""
-    return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 def known_run(
