@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from runner.checkpoints.folder import newest_checkpoint
 from runner.checkpoints.trust import ACTING
@@ -18,10 +16,6 @@ from runner.cli.output_files import check_new_file
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
-from runner.episodes import nested
-
-if TYPE_CHECKING:
-    from runner.config.schemas import EnvConfig
 
 _ZOO = "zoo:"
 _SPACES = ("observation_space", "action_space")
@@ -114,6 +108,8 @@ def _play_file(
         what = "a policy file does not name its environment"
         raise UserError(Problem(what, str(path), fix="env=NAME, such as env=cartpole"))
     from runner.env_runners.env_closing import close_environments
+    from runner.env_runners.env_makers import make_environment
+    from runner.env_runners.rendered_envs import rendered
     from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
 
@@ -123,57 +119,31 @@ def _play_file(
     except (OSError, PolicyFileError, KeyError) as error:
         raise UserError(Problem("the policy cannot be read", str(path), str(error))) from error
     with ExitStack() as held:
-        env = _rendering_env(env_config, render_mode(is_window=output is None))
-        held.callback(close_environments, [env])
+        made = make_environment(rendered(env_config, render_mode(is_window=output is None)), mode="sync")
+        held.callback(close_environments, [made])
+        env = _with_one_agent(made)
         _check_fits(spaces, env, path)
-        if output is None:
-            for seed in range(num_episodes):
-                yield _episode(policy, env, seed, lambda: None)
-            return
-        with VideoFile(output, fps_of(env)) as video:
-            for seed in range(num_episodes):
-                yield _episode(policy, env, seed, lambda: video.add(frame_of(env)))
+        video = None if output is None else held.enter_context(VideoFile(output, fps_of(made)))
+
+        def show() -> None:
+            if video is not None:
+                video.add(frame_of(made))
+
+        for seed in range(num_episodes):
+            yield _episode(policy, env, seed, show, type(made.unwrapped).__name__)
 
 
-def _rendering_env(config: EnvConfig, mode: str) -> Any:
+def _with_one_agent(env: Any) -> Any:
     import gymnasium as gym
 
-    from runner.env_runners.env_makers import make_environment
-    from runner.env_runners.rendered_envs import rendered
+    from runner.env_runners.limited_envs import OnlySubEnvironment
 
-    env = make_environment(rendered(config, mode), mode="sync")
     if isinstance(env, gym.vector.VectorEnv):
-        return _FirstOf(env)
+        return OnlySubEnvironment(env)
     if not isinstance(env, gym.Env):
         fix = "an environment with one agent, or `runner play RUN`, which shows several agents"
         raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, fix=fix)])
     return env
-
-
-class _FirstOf:
-    """The first sub-environment of a `VectorEnv`, as an environment for one episode at a time."""
-
-    def __init__(self, envs: Any) -> None:
-        self._envs, self.metadata, self.unwrapped = envs, envs.metadata, envs.unwrapped
-        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
-
-    def reset(self, seed: int) -> tuple[Any, Any]:
-        obs, infos = self._envs.reset(seed=seed)
-        return self._first(obs), infos
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        obs, *outcomes, infos = self._envs.step(nested.map_leaves(lambda leaf: np.asarray(leaf)[None], action))
-        return self._first(obs), *(outcome[0] for outcome in outcomes), infos
-
-    def render(self) -> Any:
-        return self._envs.render()
-
-    def close(self) -> None:
-        self._envs.close()
-
-    @staticmethod
-    def _first(obs: Any) -> Any:
-        return nested.map_leaves(lambda leaf: leaf[0], obs)
 
 
 def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
@@ -187,7 +157,7 @@ def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
             raise UserError(Problem(what, str(path), str(got), str(own)))
 
 
-def _episode(policy: Any, env: Any, seed: int, show: Any) -> float:
+def _episode(policy: Any, env: Any, seed: int, show: Callable[[], None], env_name: str) -> float:
     """Play one episode greedily; `show` is called after the reset and after each step."""
     try:
         obs, _ = env.reset(seed=seed)
@@ -203,5 +173,5 @@ def _episode(policy: Any, env: Any, seed: int, show: Any) -> float:
         raise
     except Exception as error:  # a user's environment may raise anything
         what = f"an episode cannot be played: {type(error).__name__}: {error}"
-        raise RunFailure(Problem(what, type(env.unwrapped).__name__)) from error
+        raise RunFailure(Problem(what, env_name)) from error
     return total
