@@ -45,7 +45,7 @@ def with_local_runs(arguments: Arguments) -> Arguments:
 
 
 def _local(word: str, target: Path | None, is_complete: bool) -> str:
-    if _is_run_url(word):
+    if is_url(word):
         from runner.storage.fetched_run import fetch_run  # imports fsspec
 
         return str(fetch_run(word, target, is_complete, lambda line: print(line, file=sys.stderr, flush=True)))
@@ -65,11 +65,6 @@ def _check_link(path: Path) -> None:
     if path.name == LATEST and os.path.islink(path) and not path.resolve().is_relative_to(path.parent.resolve()):
         fix = "pass the run dir itself"
         raise UserError(Problem(f"the link {LATEST} leads out of its folder", str(path), str(path.resolve()), fix=fix))
-
-
-def _is_run_url(text: str) -> bool:
-    scheme, separator, _ = text.partition("://")
-    return bool(separator) and scheme.replace("+", "").isalnum()
 
 
 def find_newest_run(name: str) -> Path | None:
