@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.cli.arguments import UsageError
@@ -50,11 +50,11 @@ class Condition:
     is_over_seeds: bool = False
 
     @classmethod
-    def parse(cls, text: str, option: str) -> Condition:
+    def parse(cls, text: str) -> Condition:
         """Parse `METRIC >= 450` or `iqm(METRIC) >= 450`; a metric may have dots for slashes.
 
         Raises:
-            UsageError: the text is neither; `option` is shown in the message.
+            UsageError: the text is neither.
         """
         match = _CONDITION.fullmatch(text)
         try:
@@ -63,16 +63,9 @@ class Condition:
             number = math.nan
         if match is None or math.isnan(number):
             expected = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER', of a sweep also 'iqm(METRIC) >= NUMBER'"
-            raise UsageError(Problem(f"{option} is not a valid condition", None, text, expected))
+            raise UsageError(Problem("--assert is not a valid condition", None, text, expected))
         metric = match["metric"] or match["over_seeds"]
         return cls(metric.replace(".", "/"), match["sign"], number, is_over_seeds=match["metric"] is None)
-
-    def check_single_run(self, option: str) -> None:
-        """Raise `UsageError` if the condition is about a sweep; `option` is shown in the message."""
-        if self.is_over_seeds:
-            what = f"iqm({self.metric}) needs the seeds of a sweep, and this is a single run"
-            fix = f"'{self.metric} {self.sign} {self.number:g}', or runner sweep"
-            raise UsageError(Problem(what, option, fix=fix))
 
     def holds(self, value: float | None) -> bool:
         """Return whether the metric has a value that meets the condition."""
@@ -91,21 +84,19 @@ class Condition:
 
 def parse_assertions(assertions: Sequence[str], is_single_run: bool) -> list[Condition]:
     """Parse the conditions of `--assert`; raises `UsageError`, also if a single run has a condition about a sweep."""
-    conditions = [Condition.parse(text, "--assert") for text in assertions]
-    for condition in conditions if is_single_run else ():
-        condition.check_single_run("--assert")
+    conditions = [Condition.parse(text) for text in assertions]
+    over_seeds = next((condition for condition in conditions if condition.is_over_seeds), None)
+    if is_single_run and over_seeds is not None:
+        what = f"iqm({over_seeds.metric}) needs the seeds of a sweep, and this is a single run"
+        fix = f"'{over_seeds.metric} {over_seeds.sign} {over_seeds.number:g}', or runner sweep"
+        raise UsageError(Problem(what, "--assert", fix=fix))
     return conditions
-
-
-def find_assertion_problems(assertions: Sequence[str], config: ExperimentConfig) -> Iterator[Problem]:
-    """A problem for each `--assert` on a metric that no part of the experiment produces; raises `UsageError`."""
-    known = producible_metrics(config)
-    for text in assertions:
-        yield from find_metric_problems(Condition.parse(text, "--assert").metric, known, config, f"--assert '{text}'")
 
 
 def check_assertions(assertions: Sequence[str], config: ExperimentConfig) -> None:
     """Raise `ConfigError` for assertions on metrics that no part of the experiment produces."""
-    problems = list(find_assertion_problems(assertions, config))
+    known, problems = producible_metrics(config), list[Problem]()
+    for text in assertions:
+        problems += find_metric_problems(Condition.parse(text).metric, known, config, f"--assert '{text}'")
     if problems:
         raise ConfigError(problems)

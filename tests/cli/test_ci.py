@@ -116,7 +116,7 @@ def test_the_last_value_that_was_reported_counts(run_main: Run, tmp_path: Path) 
     [("a >= 450", 449.99999999, "449.99999999"), ("a>=450", 450.123456, "450.123"), ("a == 1234567", 1234567.0, "")],
 )
 def test_a_value_is_never_shown_as_what_it_is_not(text: str, value: float, shown: str) -> None:
-    condition = Condition.parse(text, "--assert")
+    condition = Condition.parse(text)
     assert condition.value_text(value) == (shown or repr(value))
     assert float(str(condition).split()[-1]) == condition.number
 

@@ -36,7 +36,7 @@ def sweep_of(path: Path, trials: Sequence[tuple[dict[str, Any], float | None]], 
 
 
 def judged(sweep: TrainedSweep, text: str) -> str:
-    condition = Condition.parse(text, "--assert")
+    condition = Condition.parse(text)
     return str(Assertion(condition, sweep.value_of(condition)))
 
 
@@ -71,4 +71,4 @@ def test_seeds_without_a_number_are_told(tmp_path: Path, values: list[float | No
 
 @pytest.mark.parametrize("text", ["iqm( a/b ) >= 1.5", "iqm(a.b)>=1.5"])
 def test_a_condition_over_seeds_is_written_in_one_way(text: str) -> None:
-    assert str(Condition.parse(text, "--assert")) == "iqm(a/b) >= 1.5"
+    assert str(Condition.parse(text)) == "iqm(a/b) >= 1.5"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.conditions import find_assertion_problems
+from runner.cli.conditions import check_assertions
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
 from runner.config.user_code import line_of
@@ -129,9 +129,10 @@ def test_other_names_are_refused(plan: str, name: str, nearest: str | None) -> N
 
 def test_assertions() -> None:
     config = config_of(plan_of("EverySecond"))
-    assert not list(find_assertion_problems([f"{SHARE} >= 0.5"], config))
-    [problem] = find_assertion_problems(["plan/EverySecond/given >= 0.5"], config)
-    assert problem.nearest == SHARE
+    check_assertions([f"{SHARE} >= 0.5"], config)
+    with pytest.raises(ConfigError) as caught:
+        check_assertions(["plan/EverySecond/given >= 0.5"], config)
+    assert caught.value.problems[0].nearest == SHARE
 
 
 @pytest.mark.parametrize("plan", [plan_of("Computed"), function("two_batches")], ids=["computed", "function"])

@@ -206,5 +206,5 @@ def test_all_views_agree(run_main: Run, tmp_path: Path, target: float | None) ->
     assert best is not None
     assert best.number == expected
     assert f"  trial    {expected}, finished" in run_main("sweep", "best", str(tmp_path / "s")).out
-    judged = TrainedSweep(folder).value_of(Condition.parse(f"{RETURN} >= 450", "--assert"))
+    judged = TrainedSweep(folder).value_of(Condition.parse(f"{RETURN} >= 450"))
     assert judged.of == f"the best trial, {expected} of 4"
