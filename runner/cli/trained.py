@@ -18,7 +18,7 @@ from runner.tracking.headline import ENV_STEPS, TOTAL_S
 from runner.tracking.progress_log import ProgressLog
 
 if TYPE_CHECKING:
-    from runner.sweep.statistics import SeedGroup
+    from runner.sweep.statistics import Ranking, SeedGroup
     from runner.sweep.trials import SweepFolder, Trial
 
 
@@ -167,9 +167,9 @@ class TrainedSweep:
 
     def value_of(self, condition: Condition) -> JudgedValue:
         if condition.is_over_seeds:
-            group = self._best_group()
-            return JudgedValue(None, False) if group is None else self._over_seeds(group, condition.metric)
-        best = self._best_trial()
+            groups = self._ranking.groups
+            return self._over_seeds(groups[0], condition.metric) if groups else JudgedValue(None, False)
+        best = self._ranking.best
         if best is None:
             return JudgedValue(None, False)
         last = _last_value(self.folder.run_dir(best), condition.metric)
@@ -185,16 +185,11 @@ class TrainedSweep:
         of = f"the best combination{combination}, {num_seeds} seed{'s' if len(last) > 1 else ''}"
         return JudgedValue(reached.iqm if reached.num else None, any(one.is_reported for one in last), of)
 
-    def _best_trial(self) -> Trial | None:
+    @property
+    def _ranking(self) -> Ranking:
         from runner.sweep.statistics import rank_folder
 
-        return rank_folder(self.folder).best
-
-    def _best_group(self) -> SeedGroup | None:
-        from runner.sweep.statistics import rank_folder
-
-        groups = rank_folder(self.folder).groups
-        return groups[0] if groups else None
+        return rank_folder(self.folder)
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         if early is not None:
@@ -204,7 +199,7 @@ class TrainedSweep:
         return map(_case_of, self.folder.trials)
 
     def properties(self) -> Mapping[str, object]:
-        path, best = self.folder.path, self._best_trial()
+        path, best = self.folder.path, self._ranking.best
         totals = _totals([trial.result for trial in self.folder.trials])
         best_run_dir = None if best is None else self.folder.run_dir(best)
         return {"sweep_dir": path, "best_run_dir": best_run_dir, **totals, **_mlflow_run(path)}
