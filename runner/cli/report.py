@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,49 +14,13 @@ from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.output_files import check_new_file, write_file
 from runner.config.errors import Problem, UserError
 from runner.config.paths import check_folder
-from runner.tracking.known_run import add_artifacts
+from runner.tracking.known_run import NotLoggedError, add_artifacts, has_mlflow_run
 
 if TYPE_CHECKING:
     from runner.pages.page import Page
     from runner.report.watch_server import FollowedFolder, WatchServer
 
-
-_ARTIFACT_FOLDER = "report"
-
-
-def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False) -> str:
-    """Put the page and a PNG of each of its large charts into the artifacts of a sweep's or a run's MLflow run.
-
-    Args:
-        folder: of the sweep or the run, with `mlflow_run.json`.
-        file: the page.
-        page: source of the charts.
-        is_trusted: whoever wrote `mlflow_run.json`.
-
-    Returns:
-        Where it was put, for a person.
-
-    Raises:
-        NotLoggedError: the store cannot be reached or does not take it.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        return add_artifacts(folder, _files(file, page, Path(scratch)), _ARTIFACT_FOLDER, is_trusted)
-
-
-def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
-    """Yield the page, then the images as they are drawn into `scratch`."""
-    yield file
-    counts = Counter[str]()
-    for figure in page.figures:
-        if not figure.is_small:
-            number = f"_{counts[figure.name] + 1}" if counts[figure.name] else ""
-            counts[figure.name] += 1
-            picture = scratch / f"{figure.name}{number}.png"
-            picture.write_bytes(figure.to_png())
-            yield picture
-
-
-_DEFAULT_NAME = "report.html"
+_DEFAULT_NAME, _ARTIFACT_FOLDER = "report.html", "report"
 _SWEEP_FILE, _RUN_FILES = "sweep.json", ("progress.jsonl", ".hydra/config.yaml")
 _EXPECTED = f"a folder of a sweep (with {_SWEEP_FILE}), of a run (with {' or '.join(_RUN_FILES)}) or of several runs"
 _Kind = Literal["sweep", "run", "runs"]
@@ -74,12 +38,16 @@ def main(arguments: Arguments) -> int:
         check_new_file(output, arguments.has("--force"))
     kind, file = _kind_of(folder), output or folder / _DEFAULT_NAME
     if kind == "runs":
-        return _write_runs(folder, file)
+        from runner.report.runs_page import runs_page
+        from runner.report.runs_record import read_runs
+
+        runs = runs_page(read_runs(folder))
+        _write(file, runs.html, runs.headline)
+        return 0
     from runner.pages.page import render
 
     page = _read_page(folder, kind)
-    write_file(file, render(page).encode(), "report")
-    print(f"report   {file}", *page.headline, sep="\n", flush=True)
+    _write(file, render(page), page.headline)
     _log(folder, file, page, arguments.is_trusting)
     return 0
 
@@ -92,7 +60,9 @@ def _kind_of(folder: Path) -> _Kind:
             return "sweep"
         if any((folder / name).is_file() for name in _RUN_FILES):
             return "run"
-        if _has_runs(folder):
+        from runner.report.runs_record import find_runs
+
+        if find_runs(folder):
             return "runs"
     except OSError as error:  # no permission, for example
         what, got = "the folder cannot be read", error.strerror or str(error)
@@ -100,20 +70,9 @@ def _kind_of(folder: Path) -> _Kind:
     raise UserError(Problem("the folder contains neither a run nor a sweep", str(folder), expected=_EXPECTED))
 
 
-def _has_runs(folder: Path) -> bool:
-    from runner.report.runs_record import find_runs
-
-    return bool(find_runs(folder))
-
-
-def _write_runs(folder: Path, file: Path) -> int:
-    from runner.report.runs_page import runs_page
-    from runner.report.runs_record import read_runs
-
-    page = runs_page(read_runs(folder))
-    write_file(file, page.html.encode(), "report")
-    print(f"report   {file}", *page.headline, sep="\n", flush=True)
-    return 0
+def _write(file: Path, html: str, headline: Sequence[str]) -> None:
+    write_file(file, html.encode(), "report")
+    print(f"report   {file}", *headline, sep="\n", flush=True)
 
 
 def _read_page(folder: Path, kind: _Kind) -> Page:
@@ -129,6 +88,31 @@ def _read_page(folder: Path, kind: _Kind) -> Page:
     return run_page(read_run(folder))
 
 
+def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
+    """Put the page and a PNG of each of its large charts into the artifacts of the run in MLflow, if there is one."""
+    if not has_mlflow_run(folder):
+        return
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            place = add_artifacts(folder, _files(file, page, Path(scratch)), _ARTIFACT_FOLDER, is_trusted)
+        print(f"MLflow   {place}")
+    except NotLoggedError as error:
+        print(f"warning: the report was not logged to MLflow: {error}", file=sys.stderr, flush=True)
+
+
+def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
+    """Yield the page, then the images as they are drawn into `scratch`."""
+    yield file
+    counts = Counter[str]()
+    for figure in page.figures:
+        if not figure.is_small:
+            number = f"_{counts[figure.name] + 1}" if counts[figure.name] else ""
+            counts[figure.name] += 1
+            picture = scratch / f"{figure.name}{number}.png"
+            picture.write_bytes(figure.to_png())
+            yield picture
+
+
 # -- a page that follows ----------------------------------------------------------------------------------------------
 
 
@@ -136,7 +120,10 @@ def _watch(folder: Path, arguments: Arguments) -> int:
     for name in ("--output", "--trust"):
         if arguments.has(name):
             raise UsageError(Problem(f"{name} has no effect with --watch, which writes no file"))
-    port, kind = _port(arguments), _kind_of(folder)
+    port = arguments.integer("--port", 0, least=0)
+    if port >= 2**16:
+        raise UsageError(Problem("--port is not valid", got=str(port), expected="0 to 65535; 0 selects a free port"))
+    kind = _kind_of(folder)
     if kind == "runs":
         fix = "pass the folder of a run or a sweep, or leave out --watch"
         raise UserError(Problem("--watch follows a run or a sweep", str(folder), "a folder of several runs", fix=fix))
@@ -149,13 +136,6 @@ def _watch(folder: Path, arguments: Arguments) -> int:
     return EXIT_INTERRUPTED
 
 
-def _port(arguments: Arguments) -> int:
-    port = arguments.integer("--port", 0, least=0)
-    if port >= 2**16:
-        raise UsageError(Problem("--port is not valid", got=str(port), expected="0 to 65535; 0 selects a free port"))
-    return port
-
-
 def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
     from runner.report.watch_server import WatchServer
 
@@ -164,14 +144,3 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
     except OSError as error:
         got, fix = error.strerror or str(error), "another --port, or leave it out to use a free one"
         raise UserError(Problem("the page cannot be served", f"--port {port}", got, fix=fix)) from error
-
-
-def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
-    from runner.tracking.known_run import NotLoggedError, has_mlflow_run
-
-    if not has_mlflow_run(folder):
-        return
-    try:
-        print(f"MLflow   {log_to_mlflow(folder, file, page, is_trusted)}")
-    except NotLoggedError as error:
-        print(f"warning: the report was not logged to MLflow: {error}", file=sys.stderr, flush=True)
