@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -316,9 +316,3 @@ def usage_of(verb: str) -> str:
     """Return the usage line of a verb."""
     entry = VERBS[verb]
     return " ".join(["runner", verb, *entry.words, "[OPTIONS]", *(["[KEY=VALUE ...]"] if entry.has_overrides else [])])
-
-
-def shown_options(options: Sequence[CommandOption]) -> Iterator[tuple[str, str]]:
-    """Yield usage and summary of each option, for help and docs."""
-    for option in options:
-        yield option.usage, option.summary

@@ -83,7 +83,11 @@ def _packages(distribution: str) -> Iterator[Finding]:
         return
     needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
     wrong = list(_unmet(needed))
-    yield Finding("packages", BROKEN, f"pip install {' '.join(wrong)}") if wrong else _found(needed)
+    if wrong:
+        yield Finding("packages", BROKEN, f"pip install {' '.join(wrong)}")
+    else:
+        told = [f"{one.name} {importlib.metadata.version(one.name)}" for one in needed if one.name in _TOLD]
+        yield Finding("packages", OK, ", ".join(told))
     for extra in extras:
         if extra in _DEVELOPMENT:
             continue
@@ -91,11 +95,6 @@ def _packages(distribution: str) -> Iterator[Finding]:
         lacking = list(_unmet(of_extra))
         text = f'pip install -e ".[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
         yield Finding(f"extra {extra}", OPTIONAL if lacking else OK, text)
-
-
-def _found(needed: Sequence[Requirement]) -> Finding:
-    told = [f"{one.name} {importlib.metadata.version(one.name)}" for one in needed if one.name in _TOLD]
-    return Finding("packages", OK, ", ".join(told))
 
 
 def _name(requirement: Requirement) -> str:

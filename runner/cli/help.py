@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from runner.cli.arguments import shown_options, usage_of
-from runner.cli.verbs import COMMON, GROUPS, VERBS, VERSION, WORDS, subverbs_of
+from runner.cli.arguments import usage_of
+from runner.cli.verbs import COMMON, GROUPS, VERBS, VERSION, WORDS, CommandOption, subverbs_of
 
 _WIDTH = 100
 _INDENT = "  "
@@ -35,7 +35,7 @@ def general_help() -> str:
         for name, verb in VERBS.items():
             if verb.group == group:
                 lines += _entry(" ".join([name, *verb.words]), verb.summary, width)
-    lines += ["", "Options of every verb", *_table(shown_options((*COMMON, VERSION)))]
+    lines += ["", "Options of every verb", *_options((*COMMON, VERSION))]
     lines += ["", "Exit codes", *_table((str(code), text) for code, text in EXIT_CODES.items())]
     lines += ["", "`runner help VERB` prints the options and examples of a verb, such as `runner help train`."]
     return _joined(lines)
@@ -52,11 +52,15 @@ def verb_help(name: str) -> str:
     lines = [f"usage: {usage_of(name)}", "", *textwrap.wrap(f"{summary} {verb.details}".strip(), _WIDTH)]
     if verb.words:
         lines += ["", "arguments", *_table((word, WORDS[word.strip("[]")]) for word in verb.words)]
-    lines += ["", "options", *_table(shown_options((*verb.options, *COMMON)))]
+    lines += ["", "options", *_options((*verb.options, *COMMON))]
     if subverbs:
         lines += ["", "commands", *_table((one, VERBS[one].summary) for one in subverbs)]
     lines += ["", "examples", *(f"{_INDENT}runner {example}" for example in verb.examples)]
     return _joined(lines)
+
+
+def _options(options: Iterable[CommandOption]) -> list[str]:
+    return _table((option.usage, option.summary) for option in options)
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:

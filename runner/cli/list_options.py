@@ -105,9 +105,6 @@ def describe_file(path: Path) -> str:
             words.append(comment)
         if words and (not comment or comment.endswith(_SENTENCE_ENDS)):
             break
-    return _first_sentence(" ".join(words))
-
-
-def _first_sentence(text: str) -> str:
-    sentence, separator, _ = text.partition(". ")
-    return f"{sentence}." if separator else text
+    comment = " ".join(words)
+    sentence, separator, _ = comment.partition(". ")
+    return f"{sentence}." if separator else comment

@@ -5,7 +5,6 @@ from __future__ import annotations
 from runner.checkpoints.trust import RECORDING
 from runner.cli.arguments import Arguments
 from runner.cli.stored_run import FIXED, evaluation_of, open_run, with_episodes
-from runner.config.blocks import EvaluationConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.overrides import quoted
 
@@ -32,7 +31,10 @@ def main(arguments: Arguments) -> int:
         what = f"{recorded.report.episodes} episodes were written, but {evaluated} were run"
         raise RunFailure(Problem(what, output))
     if not evaluated:
-        raise RunFailure(_nothing_ended(stored.config.evaluation))
+        evaluation_config = stored.config.evaluation
+        what, got = f"{evaluation_config.no_end_text}, so none is recorded", str(evaluation_config.evaluation_duration)
+        fix = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
+        raise RunFailure(Problem(what, "evaluation.evaluation_duration", got, fix=fix))
     print(f"recorded {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
@@ -40,9 +42,3 @@ def main(arguments: Arguments) -> int:
     print(f"  mean return {result['evaluation/env_runners/episode_return_mean']:g}")
     print(f"  in {output}")
     return 0
-
-
-def _nothing_ended(evaluation: EvaluationConfig) -> Problem:
-    what = f"{evaluation.no_end_text}, so none is recorded"
-    fix = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
-    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), fix=fix)

@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.config.algorithms import AlgorithmConfig
 from runner.config.overrides import quoted
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import Interrupted, reason_to_end
@@ -106,14 +105,8 @@ def overrides_of_short_run(config: ExperimentConfig) -> Iterator[str]:
     if config.evaluation.evaluation_interval is not None:
         yield f"evaluation.evaluation_interval={_NEVER}"
     yield from (f"stop.{metric}={_NEVER}" for metric in config.stop)
-    yield from _overrides_of(config.algorithm)
-
-
-def _overrides_of(algorithm: AlgorithmConfig) -> Iterator[str]:
-    """Yield the overrides by which an off-policy run soon ends an iteration with updates."""
-    if hasattr(algorithm, _LEARNING_STARTS):
-        for name, most in _SHORT.items():
-            yield f"algorithm.{name}={min(getattr(algorithm, name), most)}"
+    if hasattr(config.algorithm, _LEARNING_STARTS):
+        yield from (f"algorithm.{name}={min(getattr(config.algorithm, name), most)}" for name, most in _SHORT.items())
 
 
 def _measured_rows(progress: Path) -> list[dict[str, Any]]:

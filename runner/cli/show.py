@@ -30,15 +30,12 @@ def main(arguments: Arguments) -> int:
     if arguments.has("--plan"):
         print(plan)
         return 0
-    print(f"{render_config(composed, config, _is_colour_wanted())}\n\n{plan}", flush=True)
+    is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(f"{render_config(composed, config, is_coloured)}\n\n{plan}", flush=True)
     from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration comes first
 
     print(f"\n{render_pipelines(config, arguments.has('--timings'))}")
     return 0
-
-
-def _is_colour_wanted() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 @dataclasses.dataclass(frozen=True)
