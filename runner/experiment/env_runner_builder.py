@@ -170,10 +170,16 @@ def _build_multi_agent_runner(
     writer_id: str | None,
     callbacks: Callbacks | None,
 ) -> EnvRunner:
-    _refuse_separate_settings(config)
+    names = separate_settings(config.env_runners)
+    if names:
+        what = f"{config.env.name} has several agents, but these settings need an environment with a single agent"
+        raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
     features = features_of(config)
     env = _make_multi_agent_envs(config, specs, features, _num_envs(config, identity), identity.role == EVALUATION)
-    modules = {module_id: _acting_module(built) for module_id, built in built_modules.items()}
+    modules = {
+        module_id: ActingModule(built.module, built.spec.agents or (), built.env_to_module, built.module_to_env)
+        for module_id, built in built_modules.items()
+    }
     together = built_modules[next(iter(built_modules))].together
     module = MultiRLModule({id_: one.module for id_, one in modules.items()}) if together is None else together
     listeners: list[EpisodeListener] = []
@@ -258,13 +264,6 @@ def _make_vector_env(
     )
 
 
-def _refuse_separate_settings(config: ExperimentConfig) -> None:
-    names = separate_settings(config.env_runners)
-    if names:
-        what = f"{config.env.name} has several agents, but these settings need an environment with a single agent"
-        raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
-
-
 def _episode_callbacks(
     config: ExperimentConfig, identity: RunnerIdentity, callbacks: Callbacks | None, env: Any, module: Any
 ) -> list[EpisodeCallbacks]:
@@ -299,10 +298,6 @@ def _listeners_of(features: Iterable[Feature], env: Any) -> list[EpisodeListener
     """Return the listeners of the features for an env runner with these sub-environments."""
     made = [feature.make_listener(env) for feature in features]
     return [listener for listener in made if listener is not None]
-
-
-def _acting_module(built: BuiltActingModule) -> ActingModule:
-    return ActingModule(built.module, built.spec.agents or (), built.env_to_module, built.module_to_env)
 
 
 def build_gradient_runner(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -62,19 +62,18 @@ def build_env_runner_group(
         ConfigError: the recording folder cannot be written, or already contains data.
     """
     is_evaluation = role == EVALUATION
-    file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.min_env_runners
     specs = {module_id: built.spec for module_id, built in built_modules.items()}
+    recording = None
     if is_recording:
-        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
+        is_of_simulators = config.env.is_external and not is_evaluation
+        file_list = _file_list(config, run_dir) if is_of_simulators else None
         _prepare_recording(config, specs, file_list)
+        recording = _build_sample_recording(config, specs, file_list) if is_of_simulators else None
     pipelines = {module_id: built.env_to_module for module_id, built in built_modules.items()}
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
     make_runner = partial(build, config, specs, role, is_recording=is_recording, run_dir=run_dir)
-    recording = None
-    if is_recording and config.env.is_external and not is_evaluation:
-        recording = _build_sample_recording(config, specs, file_list)
     if num_remote == 0 or config.engine == "inline":
         num_local, make = max(1, num_remote), _recorded(partial(LocalActor, make_runner), recording)
         actors = ActorGroup(make, num_local, _title(role), _restarts(config))
@@ -103,11 +102,12 @@ def _make_remote(
 ) -> MakeCaller:
     """Return a function that makes Ray actors. Deterministic runs restore dead actors, unless they record data."""
     runners = config.env_runners
+    timeout_s = None if config.env.is_external else runners.sample_timeout_s
     of_actors = Role(
         _title(role),
         EnvRunnerActor,
         Placement(runners.resources_per_env_runner, num_runners, runners.scheduling_strategy),
-        _sample_timeout_s(config, role == EVALUATION),
+        config.evaluation.evaluation_sample_timeout_s if role == EVALUATION else timeout_s,
         config.ray.actor_start_timeout_s,
         is_interruptible=config.env.is_external,
     )
@@ -133,28 +133,15 @@ def _recorded(make: MakeCaller, recording: SampleRecording | None) -> MakeCaller
 
 def _elastic_group(config: ExperimentConfig, make: MakeCaller, title: str) -> ElasticGroup:
     """Make a group that leaves capacity for other actors, and for tasks on recorded data."""
-    on_data = tasks_on_data(config)
-    size = _size_of(config, on_data)
-    others = other_actors(config) + on_data
-    num_first = max(size.fewest, count_places(config.env_runners.resources_per_env_runner, size.most, others))
-    return ElasticGroup(make, size, num_first, title, _restarts(config))
-
-
-def _sample_timeout_s(config: ExperimentConfig, is_evaluation: bool) -> float | None:
-    if is_evaluation:
-        return config.evaluation.evaluation_sample_timeout_s
-    return None if config.env.is_external else config.env_runners.sample_timeout_s
-
-
-def _size_of(config: ExperimentConfig, on_data: Sequence[Mapping[str, float]]) -> Size:
-    """Return the size of an elastic group, which leaves capacity for tasks on recorded data."""
     from ray.util.placement_group import get_current_placement_group
 
-    runners = config.env_runners
+    runners, on_data = config.env_runners, tasks_on_data(config)
+    each = runners.resources_per_env_runner
     is_trial = get_current_placement_group() is not None  # a trial reserves resources for the fewest env runners
     most = runners.min_env_runners if is_trial else runners.max_env_runners
-    count = partial(count_places, runners.resources_per_env_runner, others=on_data)
-    return Size(runners.min_env_runners, most, count, first_call="address")
+    size = Size(runners.min_env_runners, most, partial(count_places, each, others=on_data), first_call="address")
+    num_first = max(size.fewest, count_places(each, most, other_actors(config) + on_data))
+    return ElasticGroup(make, size, num_first, title, _restarts(config))
 
 
 def _computes_gradients(config: ExperimentConfig) -> bool:

@@ -66,8 +66,10 @@ def build_learner_group(config: ExperimentConfig, built_modules: Mapping[str, Bu
     _check_shared_out(config, built_modules)
     keeps_unsplit = any(built.learner.requires.needs_other_agents for built in built_modules.values())
     settings = (config.learners, lookback_of(config, built_modules), keeps_unsplit, config.ray.actor_start_timeout_s)
-    acting = networks_of(acting_modules(built_modules))
-    return RemoteLearnerGroup(plan_learners(config, built_modules), networks_of(built_modules), acting, *settings)
+    acting = acting_modules(built_modules)
+    specs = {module_id: built.spec for module_id, built in acting.items()}
+    planned = PlannedLearners(config, specs, weights_of(built_modules))
+    return RemoteLearnerGroup(planned, networks_of(built_modules), networks_of(acting), *settings)
 
 
 def _check_shared_out(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> None:
@@ -80,12 +82,6 @@ def _check_shared_out(config: ExperimentConfig, built_modules: Mapping[str, Buil
                 name = type(connector).__name__
                 what = f"{name} needs all sampled rows, but several learners get only a part each"
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
-
-
-def plan_learners(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> PlannedLearners:
-    """Return a factory that makes learners of the same modules in other processes, with the same parameters."""
-    specs = {module_id: built.spec for module_id, built in acting_modules(built_modules).items()}
-    return PlannedLearners(config, specs, weights_of(built_modules))
 
 
 @default_settings()
@@ -111,7 +107,7 @@ def build_local_learner_group(
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """Factory of learners in another process.
+    """Factory of learners of the same modules in another process, with the same parameters.
 
     Attributes:
         specs: specifications of the acting modules.
