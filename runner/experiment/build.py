@@ -215,21 +215,10 @@ def _build_run_parts(
             recorded_data = build_recorded_data(config, acting, recorded)
             made.callback(recorded_data.close)
         features = [feature.make_part(acting) for feature in features_of(config)]
-        parts = RunParts(
-            learners,
-            metrics,
-            callbacks,
-            env_runners,
-            recorded_data,
-            _replay_parts(config, built_modules),
-            [*features, evaluations],
-        )
+        buffers = build_replay_buffers(config, built_modules, may_be_remote=True)
+        settings, saves_all = config.algorithm.replay_buffers, config.checkpoint.save_replay_buffers == "full"
+        replay = [ReplayPart(name, buffer, settings[name], saves_all) for name, buffer in buffers.items()]
+        others = [*features, evaluations]
+        parts = RunParts(learners, metrics, callbacks, env_runners, recorded_data, replay, others)
         made.pop_all()  # nothing failed
     return parts
-
-
-def _replay_parts(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> list[ReplayPart]:
-    buffers = build_replay_buffers(config, built_modules, may_be_remote=True)
-    saves_experiences = config.checkpoint.save_replay_buffers == "full"
-    settings = config.algorithm.replay_buffers
-    return [ReplayPart(name, buffer, settings[name], saves_experiences) for name, buffer in buffers.items()]

@@ -12,7 +12,6 @@ from runner.checkpoints.files import find_unstorable
 from runner.checkpoints.folder import shared_state_in
 from runner.config.errors import ConfigError
 from runner.config.references import Digests, with_references
-from runner.parts import Part
 from runner.plans.plan import Plan
 from runner.plans.run_parts import RunParts
 
@@ -71,9 +70,12 @@ def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, A
     parts.begin()
     if all(saved.get(name) == settings[name] for name in plan.settings):
         plan.set_state(of_plan, reset)
-    notes = list(_changed_values(digests, of_plan))
+    changed = list(digests.changed(of_plan.get("references", {})))
+    what = "values differ from the checkpoint, so the parts that depend on them are reset"
+    notes = [f"{what}: {', '.join(changed)}"] if changed else []
     for part in parts:
-        notes += part.restore_notes(_get(state, part.name) or {}, part.name in reset and _has(saved, part))
+        was_saved = _get(saved, part.name) is not None
+        notes += part.restore_notes(_get(state, part.name) or {}, part.name in reset and was_saved)
     return notes
 
 
@@ -96,16 +98,6 @@ def store_and_restore(name: str, part: Stateful) -> None:
         checkpoint = Path(folder, "checkpoint")
         save_checkpoint(checkpoint, state, {})
         part.set_state(load_checkpoint(checkpoint)[0][name])
-
-
-def _changed_values(digests: Digests, of_plan: Mapping[str, Any]) -> list[str]:
-    changed = list(digests.changed(of_plan.get("references", {})))
-    what = "values differ from the checkpoint, so the parts that depend on them are reset"
-    return [f"{what}: {', '.join(changed)}"] if changed else []
-
-
-def _has(saved: Mapping[str, Any], part: Part) -> bool:
-    return _get(saved, part.name) is not None
 
 
 def _settings(parts: RunParts, plan: Plan, references: Mapping[str, str]) -> dict[str, Any]:

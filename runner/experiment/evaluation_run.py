@@ -48,8 +48,10 @@ class EvaluationRun:
         acting = acting_modules(built_modules)
         metrics = build_metrics(config, built_modules, notes)
         check_features_and_output(config, acting)
+        # Only the resources of the evaluation are counted.
+        without_plan = replace(config, algorithm=replace(config.algorithm, plan=[]))
         with ExitStack() as resources:
-            resources.enter_context(ray_cluster(_without_plan(config), notes.inform))
+            resources.enter_context(ray_cluster(without_plan, notes.inform))
             held_out = build_held_out_evaluation(config, acting)
             is_recording = config.offline.output is not None
             self._evaluator = Evaluator(config, acting, held_out, notes.warn, is_recording)
@@ -110,8 +112,3 @@ class EvaluationRun:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _without_plan(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the configuration with an empty plan, so that only the resources of the evaluation are counted."""
-    return replace(config, algorithm=replace(config.algorithm, plan=[]))

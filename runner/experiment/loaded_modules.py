@@ -134,6 +134,7 @@ class _Fit:
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
         self._here, self._there = here, there
         self._common = [name for name in here if name in there]
+        self._taken_parameters = tuple(name for name in self._common if name in self._parameters)
         self._misfits = [
             *_describe_lack([name for name in there if name not in here], "in the checkpoint"),
             *_describe_lack([name for name in here if name not in there], "here"),
@@ -166,10 +167,6 @@ class _Fit:
                 self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
         connectors = tuple(name for name in self._common if name not in self._parameters)
         return LoadedModule(self._spec.module_id, self._saved, self._taken_parameters, connectors, tuple(self._misfits))
-
-    @property
-    def _taken_parameters(self) -> tuple[str, ...]:
-        return tuple(name for name in self._common if name in self._parameters)
 
     def _other_activations(self) -> Iterator[str]:
         for name, value in self._saved.activations.items():

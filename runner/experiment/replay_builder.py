@@ -31,12 +31,12 @@ def build_replay_buffers(
         ConfigError: the arguments of a buffer are wrong, or a module or a learner pipeline needs data that is not
             replayed.
     """
-    buffers = {}
+    buffers, has_processes = {}, config.env_runners.max_env_runners > 0 and config.engine != "inline"
     for name, block in config.algorithm.replay_buffers.items():
         key = f"algorithm.replay_buffers.{name}"
         positional, arguments = made_arguments({name: value for name, value in block.items() if name != RECORDED}, key)
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
-        if issubclass(buffer_class, ShardedReplayBuffer) and may_be_remote and _are_remote(config):
+        if issubclass(buffer_class, ShardedReplayBuffer) and may_be_remote and has_processes:
             buffer_class = partial(buffer_class, shards=partial(build_shard_group, config))
         try:
             buffer = buffers[name] = buffer_class(*positional, **arguments)
@@ -68,10 +68,6 @@ def _lookbacks(built_modules: Mapping[str, BuiltModule]) -> dict[str, int]:
             needed = built.learner.requires.num_lookback
             found[built.spec.trains_on] = max(found[built.spec.trains_on], needed)
     return found
-
-
-def _are_remote(config: ExperimentConfig) -> bool:
-    return config.env_runners.max_env_runners > 0 and config.engine != "inline"
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:

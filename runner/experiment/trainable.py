@@ -37,14 +37,10 @@ def as_trainable(
         trainer_class: class that trains a trial.
     """
 
-    def _overrides_of(config: Mapping[str, Any]) -> list[str]:
-        return [*overrides, *(f"{key}={show_value(value)}" for key, value in config.items())]
-
     def _config_of(config: Mapping[str, Any]) -> ExperimentConfig:
         folder = None if config_dir is None else Path(config_dir)
-        return build_experiment_config(
-            compose_experiment([f"+experiment={experiment}", *_overrides_of(config)], folder)
-        )
+        of_trial = [f"{key}={show_value(value)}" for key, value in config.items()]
+        return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides, *of_trial], folder))
 
     class RunnerTrainable(tune.Trainable):
         @classmethod
