@@ -116,7 +116,7 @@ class Evaluator:
             episodes.outside.count,
         )
         parts.metrics.warn_of(episodes.outside)
-        parts.metrics.missing_infos.warn_once(episodes.infos, episodes.info_keys)
+        parts.metrics.warn_of_missing_infos(episodes.infos, episodes.info_keys)
         result |= reduced_infos("evaluation/env_runners", parts.metrics.of_infos, episodes.infos)
         result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.declared_metrics import Reports
+from runner.config.errors import list_names, nearest_match
 from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.parts import Part
 from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
-from runner.plans.missing_infos import MissingInfos
 from runner.plans.system_usage import SystemUsage
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
@@ -49,7 +49,6 @@ class RunMetrics(Part):
 
     Attributes:
         of_infos: metrics computed from infos.
-        missing_infos: warns of metrics for which the infos of all finished episodes lack a number.
         infos: metric from infos -> numbers of the newest finished episodes.
         info_keys: keys of the newest infos, for metrics that found no number.
         counts_recorded: whether recorded env steps count as sampled, because the plan samples none.
@@ -78,11 +77,11 @@ class RunMetrics(Part):
         self._usage = SystemUsage(has_gpus)
         self._samples_episodes = samples_episodes
         self._warn, self._env_name = warn, env_name
-        self._has_warned = False
+        self._has_warned = self._has_looked_at_infos = False
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
-        self.of_infos, self.missing_infos = of_infos, MissingInfos(of_infos, warn)
+        self.of_infos = of_infos
         self.info_keys: tuple[str, ...] = ()
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
@@ -212,13 +211,36 @@ class RunMetrics(Part):
                 "the run continues because of env.validate_observations=warn; see num_observations_outside_space"
             )
 
+    def warn_of_missing_infos(
+        self, numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]], keys: Sequence[str]
+    ) -> None:
+        """Warn once, after the first finished episodes, of metrics whose key is missing in all infos.
+
+        Args:
+            numbers: metric -> numbers of finished episodes.
+            keys: keys of the newest infos.
+        """
+        if self._has_looked_at_infos or not numbers:
+            return
+        self._has_looked_at_infos = True
+        for metric in self.of_infos:
+            if not metric.is_part and np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
+                key = "/".join(metric.path)
+                near = nearest_match(key, keys)
+                texts = (
+                    f"{metric.name}: no info of the finished episodes has {key}",
+                    f"it has {list_names(keys, key)}" if keys else "",
+                    f"nearest: {near}" if near else "",
+                )
+                self._warn("; ".join(filter(None, texts)))
+
     def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """End this iteration and return its result, with the metrics of `more`."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
         self.time_total_s += seconds
         if self.num_episodes_lifetime:
-            self.missing_infos.warn_once(self.infos, self.info_keys)
+            self.warn_of_missing_infos(self.infos, self.info_keys)
         result: Result = {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled": self.num_env_steps_sampled,
