@@ -25,6 +25,13 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
+_COUNTERS = (
+    "training_iteration",
+    "num_env_steps_sampled_lifetime",
+    "num_env_steps_trained_lifetime",
+    "num_gradient_steps_lifetime",
+    "num_episodes_lifetime",
+)
 # Metric name with slashes -> number, or None while there is nothing to average.
 Result = dict[str, float | int | None]
 
@@ -236,7 +243,7 @@ class RunMetrics(Part):
 
     def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """End this iteration and return its result, with the metrics of `more`."""
-        seconds = time.perf_counter() - self._started
+        seconds, num_sampled = time.perf_counter() - self._started, self.num_env_steps_sampled_lifetime
         self.training_iteration += 1
         self.time_total_s += seconds
         if self.num_episodes_lifetime:
@@ -244,10 +251,10 @@ class RunMetrics(Part):
         result: Result = {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled": self.num_env_steps_sampled,
-            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
+            "num_env_steps_sampled_lifetime": num_sampled,
             "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
             "num_gradient_steps_lifetime": self.num_gradient_steps_lifetime,
-            "training_intensity": self._training_intensity,
+            "training_intensity": self.num_env_steps_trained_lifetime / num_sampled if num_sampled else None,
             "num_episodes_lifetime": self.num_episodes_lifetime,
             "time_this_iter_s": seconds,
             "time_total_s": self.time_total_s,
@@ -273,20 +280,10 @@ class RunMetrics(Part):
         result |= self._usage.metrics()
         return result | dict(more)
 
-    @property
-    def _training_intensity(self) -> float | None:
-        """Env steps trained on per sampled env step, or None if none was sampled."""
-        num_sampled = self.num_env_steps_sampled_lifetime
-        return self.num_env_steps_trained_lifetime / num_sampled if num_sampled else None
-
     def get_state(self) -> dict[str, Any]:
         """Return counters and running means as plain values."""
         return {
-            "training_iteration": self.training_iteration,
-            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
-            "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
-            "num_gradient_steps_lifetime": self.num_gradient_steps_lifetime,
-            "num_episodes_lifetime": self.num_episodes_lifetime,
+            **{name: getattr(self, name) for name in _COUNTERS},
             "time_total_s": self.time_total_s,
             "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
             "returns": list(self._returns),
@@ -338,11 +335,8 @@ class RunMetrics(Part):
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
         self._reset_reported(state["reported"])
-        self.training_iteration = int(state["training_iteration"])
-        self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
-        self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
-        self.num_gradient_steps_lifetime = int(state["num_gradient_steps_lifetime"])
-        self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
+        for name in _COUNTERS:
+            setattr(self, name, int(state[name]))
         self.time_total_s = float(state["time_total_s"])
         if "iteration" in state:
             self._set_state_of_iteration(state["iteration"])
