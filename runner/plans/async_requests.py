@@ -76,8 +76,7 @@ class AsyncRequests:
         self._num_left -= 1
         self._requests.remove(request)
         sample = self._env_runners.collect(request)
-        lag = self._env_runners.weights_seq_no - request.weights_seq_no
-        self._metrics.add_lag_when_taken(lag, sample.rollout.num_env_steps)
+        self._metrics.add_lag_when_taken(self._lag_of(request), sample.rollout.num_env_steps)
         return sample
 
     @property
@@ -93,16 +92,16 @@ class AsyncRequests:
 
     def _takeable(self) -> list[SampleFuture]:
         """Return the requests that may be answered next: the oldest of each runner, which answers in order."""
-        if self._options.deterministic or self._is_overdue(self._requests[0]):
+        most_lag = self._options.max_weights_lag
+        if self._options.deterministic or (most_lag is not None and self._lag_of(self._requests[0]) >= most_lag):
             return self._requests[:1]
         oldest: dict[int, SampleFuture] = {}
         for request in self._requests:
             oldest.setdefault(request.index, request)
         return list(oldest.values())
 
-    def _is_overdue(self, request: SampleFuture) -> bool:
-        most = self._options.max_weights_lag
-        return most is not None and self._env_runners.weights_seq_no - request.weights_seq_no >= most
+    def _lag_of(self, request: SampleFuture) -> int:
+        return self._env_runners.weights_seq_no - request.weights_seq_no
 
     def _request(self, index: int) -> SampleFuture:
         num_sampled = self._metrics.num_env_steps_sampled_lifetime

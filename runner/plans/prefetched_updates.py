@@ -109,9 +109,15 @@ class PrefetchedUpdate:
         self._sent: Any = context.learners.send(rollout)
         self._end: Callable[[], UpdateResult] | None = None  # None until the update begins
 
-    def begin(self) -> None:
-        """Begin the update, unless it has already begun."""
-        self._begun()
+    def begin(self) -> Callable[[], UpdateResult]:
+        """Begin the update, unless it has already begun, and return the function that waits for its end."""
+        if self._end is None:
+            if not self.is_announced:
+                self._context.callbacks.call("on_update_start")
+                self.is_announced = True
+            self.lags = self._context.lags_of(self.item.origins)
+            self._end = self._context.learners.begin_update(self._sent, self.num_env_steps)
+        return self._end
 
     def end(self) -> UpdateResult:
         """Wait for the end of the update.
@@ -120,14 +126,4 @@ class PrefetchedUpdate:
             LossNotFinite: a loss is not finite.
         """
         with naming_rows(self.item):
-            return self._begun()()
-
-    def _begun(self) -> Callable[[], UpdateResult]:
-        """Begin the update if necessary, and return the function that waits for its end."""
-        if self._end is None:
-            if not self.is_announced:
-                self._context.callbacks.call("on_update_start")
-                self.is_announced = True
-            self.lags = self._context.lags_of(self.item.origins)
-            self._end = self._context.learners.begin_update(self._sent, self.num_env_steps)
-        return self._end
+            return self.begin()()

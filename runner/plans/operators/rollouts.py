@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.operators import ASYNC, AsyncGradientsConfig, ParallelRolloutsConfig
+from runner.config.operators import ASYNC, AsyncGradientsConfig, AsyncRequestsConfig, ParallelRolloutsConfig
 from runner.config.plans.training_ratio import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.gradient_runner import GradientSample
@@ -30,14 +30,7 @@ class ParallelRollouts(Source):
         super().__init__(context, **options)
         self._rest: deque[Sample] = deque()  # remaining samples of a raw round
         if self.options.mode == ASYNC:
-            self.requests = AsyncRequests(
-                context.env_runners,
-                context.metrics,
-                self.options,
-                "sample",
-                env_steps_per_request(context.config),
-                context.config.env_runners.explore,
-            )
+            self.requests = _requests(context, self.options, "sample", Sample)
 
     def poll(self) -> Experiences | NotReady:
         """Return the next experiences."""
@@ -88,15 +81,7 @@ class AsyncGradients(Source):
             what = f"AsyncGradients: {loss} adapts to updates, which env runners do not make"
             expected = "a loss without adaptive state, for example A2C, or PPO with algorithm.use_kl_loss=false"
             raise ConfigError([Problem(what, "algorithm.plan", loss, expected)])
-        self.requests: AsyncRequests = AsyncRequests(
-            context.env_runners,
-            context.metrics,
-            self.options,
-            "sample_gradients",
-            env_steps_per_request(context.config),
-            context.config.env_runners.explore,
-            GradientSample,
-        )
+        self.requests: AsyncRequests = _requests(context, self.options, "sample_gradients", GradientSample)
 
     def poll(self) -> Gradients | NotReady:
         """Return the next gradients that are ready."""
@@ -112,6 +97,13 @@ class AsyncGradients(Source):
             samples=(sample,),
             connector_metrics=sample.gradients.connector_metrics,
         )
+
+
+def _requests(
+    context: PlanContext, options: AsyncRequestsConfig, method: str, sample_class: type[Sample]
+) -> AsyncRequests:
+    num_env_steps, explore = env_steps_per_request(context.config), context.config.env_runners.explore
+    return AsyncRequests(context.env_runners, context.metrics, options, method, num_env_steps, explore, sample_class)
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:
