@@ -25,7 +25,10 @@ class ReadRecorded(Source):
         """Return the remaining batches of an iteration, until all of them have been trained on."""
         data = self.context.recorded_data
         self._begin_reading()
-        self._left, self._num_before = self._num_left(), data.num_batches
+        if self._left is not None and self._num_before is not None:  # subtract the updates since the newest item
+            num_left = self._left - (data.num_batches - self._num_before)
+            self._left = num_left or self.context.config.offline.dataset_num_iters_per_learner
+        self._num_before = data.num_batches
         return RecordedBatches(data, self._left)
 
     def _begin_reading(self) -> None:
@@ -34,13 +37,6 @@ class ReadRecorded(Source):
             self._is_reading = True
             data, learners = self.context.recorded_data, self.context.learners
             learners.read_from(lambda: data.readers(learners.num_learners))
-
-    def _num_left(self) -> int | None:
-        """Return the number of remaining updates, not counting updates since the newest item."""
-        if self._left is None or self._num_before is None:
-            return self._left
-        num_done = self.context.recorded_data.num_batches - self._num_before
-        return self._left - num_done or self.context.config.offline.dataset_num_iters_per_learner
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
