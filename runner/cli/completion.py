@@ -101,8 +101,8 @@ class _Line:
     def candidates(self) -> Iterator[str]:
         """Yield candidates, not all of which begin with the incomplete word."""
         yield from self._verbs()
-        option = self._open_option()
-        if option is not None:
+        option = self._options_with_value.get(self.rest[-1]) if self.rest else None
+        if option is not None:  # its value comes next
             yield from option.choices or self._words_called(option.metavar or "")
         elif self.typed.startswith("-"):
             yield from (name for one in options_of(self.verb or "train") for name in one.names)
@@ -122,11 +122,10 @@ class _Line:
         elif len(self.before) == 1 or (self.before[0] == "help" and len(self.before) == 2):
             yield from subverbs_of(self.before[-1])
 
-    def _open_option(self) -> CommandOption | None:
-        """Return the option whose value comes next."""
-        last = self.rest[-1] if self.rest else ""
+    @property
+    def _options_with_value(self) -> dict[str, CommandOption]:
         options = options_of(self.verb) if self.verb else ()
-        return next((option for option in options if last in option.names and option.metavar is not None), None)
+        return {name: option for option in options if option.metavar is not None for name in option.names}
 
     @property
     def _config_dir(self) -> Path | None:
@@ -141,12 +140,8 @@ class _Line:
         return [*named, *(text for text in self.rest if "=" in text and not text.startswith("-"))]
 
     def _given_words(self) -> list[str]:
-        values = {value for name, value in pairwise(self.rest) if name.startswith("-") and self._has_value(name)}
+        values = {value for name, value in pairwise(self.rest) if name in self._options_with_value}
         return [text for text in self.rest if "=" not in text and text[0] not in "-+~" and text not in values]
-
-    def _has_value(self, name: str) -> bool:
-        options = options_of(self.verb) if self.verb else ()
-        return any(name in option.names and option.metavar is not None for option in options)
 
     def _words(self) -> Iterable[str]:
         names, num_given = VERBS[self.verb or "train"].word_names, len(self._given_words())
