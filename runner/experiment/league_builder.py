@@ -50,7 +50,26 @@ class LeagueFeature(Feature):
         Raises:
             ConfigError: a module does not act here or not alone, or a policy file or class cannot be used.
         """
-        return _build_league(self.config, built_modules)
+        config, block = self.config, self.config.league
+        specs = {module_id: of_module.spec for module_id, of_module in built_modules.items()}
+        _check_modules(config, specs)
+        teams = [team for team in _teams(config, specs) if team.module_id in block.modules]
+        if len(teams) < 2:
+            what = "the modules of the league do not have opponents: fewer than two teams use modules of league.modules"
+            got, expected = ", ".join(block.modules), f"modules of two teams: {', '.join(specs)}"
+            raise ConfigError([Problem(what, "league.modules", got, expected)])
+        fixed = {
+            player_id: {
+                module_id: _content(player_id, path) for module_id, path in policy_files(given, block.modules).items()
+            }
+            for player_id, given in block.fixed.items()
+        }
+        for player_id, contents in fixed.items():
+            _check_player(config, specs, player_id, contents)
+        check_acts_alone(config, "be a player of a league")
+        acting = build_acting_modules(config, specs)
+        policies = {module_id: OnnxPolicy.of_module(acting[module_id], config) for module_id in block.modules}
+        return League(block, policies, fixed, partial(weights_by_module, acting))
 
     def make_envs(
         self, specs: Mapping[str, ModuleSpec], make_env: Callable[[], MultiAgentEnv], num_envs: int, explore: bool
@@ -66,29 +85,6 @@ class LeagueFeature(Feature):
     def make_listener(self, env: OpponentEnvironments) -> MatchListener:
         """Make the listener that reports matches."""
         return MatchListener(env)
-
-
-def _build_league(config: ExperimentConfig, built_modules: Mapping[str, BuiltModule]) -> League:
-    block = config.league
-    specs = {module_id: of_module.spec for module_id, of_module in built_modules.items()}
-    _check_modules(config, specs)
-    teams = [team for team in _teams(config, specs) if team.module_id in block.modules]
-    if len(teams) < 2:
-        what = "the modules of the league do not have opponents: fewer than two teams use modules of league.modules"
-        known = ", ".join(specs)
-        raise ConfigError([Problem(what, "league.modules", ", ".join(block.modules), f"modules of two teams: {known}")])
-    fixed = {
-        player_id: {
-            module_id: _content(player_id, path) for module_id, path in policy_files(given, block.modules).items()
-        }
-        for player_id, given in block.fixed.items()
-    }
-    for player_id, contents in fixed.items():
-        _check_player(config, specs, player_id, contents)
-    check_acts_alone(config, "be a player of a league")
-    acting = build_acting_modules(config, specs)
-    policies = {module_id: OnnxPolicy.of_module(acting[module_id], config) for module_id in block.modules}
-    return League(block, policies, fixed, partial(weights_by_module, acting))
 
 
 def _teams(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> list[Team]:
