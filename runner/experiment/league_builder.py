@@ -168,5 +168,3 @@ def _check_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) ->
             what = "league.modules names a module that does not act for any agent"
             known = ", ".join(specs)
             raise ConfigError([Problem(what, "league.modules", module_id, known, nearest_match(module_id, specs))])
-    if sum(len(spec.agents or ()) for spec in specs.values()) < 2:
-        raise ConfigError([Problem("a league needs at least two agents", "league.modules", "one agent")])
