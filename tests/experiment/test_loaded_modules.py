@@ -171,35 +171,28 @@ def test_what_only_one_of_both_has_is_left_where_that_is_asked_for(make_run: Mak
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-def other_shapes(source: Path, there: str, here: str) -> Problem:
-    return Problem(
-        "the parameters in the checkpoint have different shapes: the network or its observations differ",
-        where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
-        got=f"{there} in the checkpoint",
-        expected=f"{here} in this configuration",
-    )
-
-
-def test_another_network(make_run: MakeRun) -> None:
-    problems = problems_of(f"module.load_state_path={make_run()}", "module.fcnet_hiddens=[16]")
-    assert problems == [
-        other_shapes(
-            make_run(),
-            "encoder.layers.0.weight (32, 4), encoder.layers.0.bias (32,), pi.layers.0.weight (2, "
-            "32), vf.layers.0.weight (1, 32)",
-            "encoder.layers.0.weight (16, 4), encoder.layers.0.bias (16,), pi.layers.0.weight (2, "
-            "16), vf.layers.0.weight (1, 16)",
-        )
-    ]
-
-
-def test_other_spaces(make_run: MakeRun) -> None:
-    problems = problems_of(f"module.load_state_path={make_run()}", "env=pendulum")
-    assert problems == [
-        other_shapes(
-            make_run(),
-            "encoder.layers.0.weight (32, 4)",
-            "encoder.layers.0.weight (32, 3)",
+@pytest.mark.parametrize(
+    ("override", "there", "here"),
+    [
+        (
+            "module.fcnet_hiddens=[16]",
+            "encoder.layers.0.weight (32, 4), encoder.layers.0.bias (32,), pi.layers.0.weight (2, 32), "
+            "vf.layers.0.weight (1, 32)",
+            "encoder.layers.0.weight (16, 4), encoder.layers.0.bias (16,), pi.layers.0.weight (2, 16), "
+            "vf.layers.0.weight (1, 16)",
+        ),
+        ("env=pendulum", "encoder.layers.0.weight (32, 4)", "encoder.layers.0.weight (32, 3)"),
+    ],
+    ids=["another_network", "other_spaces"],
+)
+def test_other_shapes(make_run: MakeRun, override: str, there: str, here: str) -> None:
+    source = make_run()
+    assert problems_of(f"module.load_state_path={source}", override) == [
+        Problem(
+            "the parameters in the checkpoint have different shapes: the network or its observations differ",
+            where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
+            got=f"{there} in the checkpoint",
+            expected=f"{here} in this configuration",
         )
     ]
 
