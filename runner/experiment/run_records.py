@@ -243,8 +243,7 @@ class RunRecords:
             self._best_return = value
         self._further.log(result)
         if self._tracker is not None:
-            numbers = {name: number for name, number in result.items() if number is not None}
-            self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
+            self._tracker.log_metrics(int(result[ENV_STEPS] or 0), result)
 
     def write_files(self, parts: RunParts, is_final: bool = False) -> None:
         """Write the files of parts that have new content."""
