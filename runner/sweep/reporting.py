@@ -17,7 +17,7 @@ from runner.config.composed import Composed
 from runner.config.documents import parse_json
 from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.run_records import continued_run, find_store, information_tags, mlflow_settings
+from runner.experiment.mlflow_runs import continued_run, find_store, information_tags, mlflow_settings
 from runner.interrupts import reason_to_end
 from runner.sweep.display import SweepDisplay
 from runner.sweep.space import SEED, Value

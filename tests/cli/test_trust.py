@@ -14,7 +14,7 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.trust import UntrustedError
-from runner.experiment.run_records import known_run
+from runner.experiment.mlflow_runs import known_run
 from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
 from tests.conftest import QUICK, AssertGolden, MakeRun, Run, checkpoints_of
@@ -370,7 +370,7 @@ def test_a_claim_with_fields_of_other_types_is_none(tmp_path: Path) -> None:
 
 
 def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Path, monkeypatch: Any) -> None:
-    from runner.experiment.run_records import find_store
+    from runner.experiment.mlflow_runs import find_store
 
     monkeypatch.chdir(tmp_path)
     config = config_from("+experiment=ppo_cartpole")

@@ -15,7 +15,7 @@ from runner.compat.hydra_loader import Loader
 from runner.config.errors import Problem, RunFailure
 from runner.experiment import run as training_run
 from runner.experiment import run_experiment
-from runner.experiment.run_records import continued_run
+from runner.experiment.mlflow_runs import continued_run
 from runner.interrupts import Interrupted
 from runner.tracking.known_run import RUN_FILE, write_known_run
 from runner.tracking.mlflow_tracker import MLflowTracker
