@@ -31,8 +31,7 @@ def main(arguments: Arguments) -> int:
 
 def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Path | None) -> int:
     from runner.experiment.run import internal_errors_reported
-    from runner.experiment.run_folder import claim_run_dir, opened_run_folder
-    from runner.experiment.run_records import check_unused
+    from runner.experiment.run_folder import check_unused, claim_run_dir, opened_run_folder
     from runner.experiment.trainer import Trainer
     from runner.profiling.profile import check_can_profile, profile_iterations
 

@@ -21,7 +21,6 @@ from runner.cli.conditions import check_assertions
 from runner.cli.new_runs import train_in
 from runner.cli.stored_run import (
     StoredRun,
-    check_holds_no_run,
     check_writable,
     named_checkpoint,
     naming_changes,
@@ -35,7 +34,7 @@ from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
-from runner.experiment.run_folder import make_free_folder, opened_run_folder, point_latest_at
+from runner.experiment.run_folder import check_unused, make_free_folder, opened_run_folder, point_latest_at
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.known_run import runner_command
 
@@ -57,7 +56,7 @@ def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
     check_assertions(arguments.assertions, config)
     check_writable(run_dir or _default_run_dir(config))
     if run_dir is not None:
-        check_holds_no_run(run_dir)
+        check_unused(run_dir)
     check_memory([config])
     if run_dir is None:
         run_dir = make_free_folder(_default_run_dir(config))
@@ -150,6 +149,6 @@ def _take_progress_along(stored: StoredRun) -> None:
     target = stored.run_dir / "progress.jsonl"
     if source == target:
         return
-    check_holds_no_run(stored.run_dir)
+    check_unused(stored.run_dir)
     if source.exists():
         shutil.copyfile(source, target)

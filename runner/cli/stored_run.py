@@ -240,9 +240,3 @@ def check_writable(run_dir: Path, *names: str) -> None:
         if os.path.exists(path) and not os.access(path, os.W_OK):
             fix = "allow writing there, or write to another folder with hydra.run.dir=DIR"
             raise UserError(Problem("the run dir cannot be written: permission denied", str(path), fix=fix))
-
-
-def check_holds_no_run(run_dir: Path) -> None:
-    """Raise `UserError` when the folder is the run dir of a run."""
-    if (run_dir / "progress.jsonl").exists():
-        raise UserError(Problem("the folder already contains a run", str(run_dir), fix="another hydra.run.dir"))

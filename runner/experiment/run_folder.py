@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from runner.checkpoints.folder import list_checkpoints
 from runner.config.compose import write_composed
 from runner.config.composed import Composed
 from runner.config.errors import Problem, RunFailure, UserError
@@ -64,6 +65,18 @@ def claim_run_dir(composed: Composed) -> Path:
     run_dir = make_free_folder(Path(composed.run_dir))
     point_latest_at(run_dir)
     return run_dir
+
+
+def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
+    """Reject a new run in a run dir that holds another run, whose lines and checkpoints would be lost."""
+    if resume_from is not None and run_dir in resume_from.parents:
+        return
+    used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
+    if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
+        fix = "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
+        if list_checkpoints(run_dir / "checkpoints"):
+            fix = f"set another hydra.run.dir, or resume the run with `runner resume {run_dir}`"
+        raise UserError(Problem(f"the run dir already contains a run ({', '.join(used)})", str(run_dir), fix=fix))
 
 
 def point_latest_at(run_dir: Path) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 from runner.checkpoints import CheckpointFolder, read_manifest
 from runner.checkpoints.checkpoint import origin_of
-from runner.checkpoints.folder import list_checkpoints, module_sources
+from runner.checkpoints.folder import module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.blocks import ASYNC
-from runner.config.errors import Problem, RunFailure, RunnerError, UserError
+from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans.compilation import COMPILE_AUTO, compiles
@@ -36,7 +36,7 @@ from runner.experiment.mlflow_runs import (
     mlflow_settings,
     run_name_of,
 )
-from runner.experiment.run_folder import RunFolder
+from runner.experiment.run_folder import RunFolder, check_unused
 from runner.experiment.stop_criteria import fewest_episodes
 from runner.interrupts import Interrupted
 from runner.learners.compile_obstacle import find_compile_obstacle
@@ -78,18 +78,6 @@ _BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  
 # Longest waits at the end of a run: for the run's id from MLflow, and for MLflow to write everything.
 _MLFLOW_PATIENCE_S, _SHORT_PATIENCE_S = 30.0, 1.0
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-
-
-def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
-    """Reject a new run in a run dir that holds another run, whose lines and checkpoints would be lost."""
-    if resume_from is not None and run_dir in resume_from.parents:
-        return
-    used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
-    if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
-        fix = "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
-        if list_checkpoints(run_dir / "checkpoints"):
-            fix = f"set another hydra.run.dir, or resume the run with `runner resume {run_dir}`"
-        raise UserError(Problem(f"the run dir already contains a run ({', '.join(used)})", str(run_dir), fix=fix))
 
 
 def _names_of_algorithms(config: ExperimentConfig) -> str:
