@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.tracking.progress_log import read_result
 
 
 def sweep_with_hydra(arguments: Arguments) -> int:
@@ -81,8 +81,7 @@ class _SweptRun:
 
 def _objective(config: ExperimentConfig, run_dir: Path) -> float | list[float | None] | None:
     """Return the value of `sweep.metric`, or a list of values for a list of metrics."""
-    file = run_dir / "result.json"
-    result = json.loads(file.read_text()) if file.exists() else {}  # it failed before it began
+    result = read_result(run_dir / "result.json")  # empty if it failed before it began
     values = [result.get(name) for name in config.objectives]
     return values[0] if len(values) == 1 else values
 

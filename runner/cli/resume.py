@@ -29,7 +29,6 @@ from runner.cli.stored_run import (
     target_run_dir,
 )
 from runner.cli.validate import check_memory, print_notes
-from runner.config.documents import parse_json
 from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
@@ -37,6 +36,7 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.run_folder import check_unused, make_free_folder, opened_run_folder, point_latest_at
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.known_run import runner_command
+from runner.tracking.progress_log import read_result
 
 
 def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
@@ -101,9 +101,11 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         stored = open_run(arguments, _FIXED, TRAINING, trains_on=True)
         check_assertions(arguments.assertions, stored.config)
         met = met_criteria(stored.config, stored.manifest["result"])
-        if met and _is_finished(stored.checkpoint.parent.parent):
+        first_run_dir = stored.checkpoint.parent.parent
+        # A run that was killed before it wrote the result is resumed.
+        if met and read_result(first_run_dir / "result.json").get("status") == "finished":
             print("\n".join(_describe_finished(met, arguments)))
-            verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
+            verdict.judge_run(stored.config.experiment_name, first_run_dir)
             return 0
         with naming_changes(stored):
             check_memory([stored.config])
@@ -133,14 +135,6 @@ def _describe_finished(met: Sequence[MetCriterion], arguments: Arguments) -> lis
         f"already finished: {' and '.join(map(str, met))}; nothing was done",
         f"  to continue, raise {' and '.join(keys)}: {command}",
     ]
-
-
-def _is_finished(run_dir: Path) -> bool:
-    """Return whether `result.json` records a finished run; a run killed before it wrote the file is resumed."""
-    try:
-        return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _take_progress_along(stored: StoredRun) -> None:

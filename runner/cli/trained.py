@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
 from runner.cli.conditions import Condition
-from runner.config.documents import parse_json
 from runner.durable_files import write_atomically
 from runner.tracking.headline import ENV_STEPS, TOTAL_S
-from runner.tracking.progress_log import ProgressLog
+from runner.tracking.progress_log import ProgressLog, read_result
 
 if TYPE_CHECKING:
     from runner.sweep.statistics import Ranking, SeedGroup
@@ -245,10 +244,4 @@ def _mlflow_run(folder: Path | None) -> dict[str, object]:
 
 
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
-    """Read a JSON file of a run; return an empty dict if it is missing or unreadable."""
-    if folder is None:
-        return {}
-    try:
-        return dict(parse_json((folder / name).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
+    return {} if folder is None else read_result(folder / name)

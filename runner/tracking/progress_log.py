@@ -19,6 +19,14 @@ def write_result(path: str | os.PathLike[str], result: Mapping[str, Any]) -> Non
     write_atomically(Path(path), (json.dumps(json_value(result), indent=2) + "\n").encode())
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a file of `write_result`; empty if it is missing, or was cut by a crash."""
+    try:
+        return dict(parse_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 ITERATION_KEY = "training_iteration"
 
 
