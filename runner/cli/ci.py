@@ -47,8 +47,7 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
         print(f"ended while the run started: {end}", file=sys.stderr, flush=True)
         code = EXIT_INTERRUPTED
     except Exception as error:
-        verdict.note_error(error)
-        verdict.conclude(error.exit_code if isinstance(error, RunnerError) else EXIT_FAILED)
+        verdict.conclude(error.exit_code if isinstance(error, RunnerError) else EXIT_FAILED, error)
         raise
     return verdict.conclude(code)
 
@@ -105,7 +104,6 @@ class Verdict:
         self._report = None if (junit := arguments.path("--junit")) is None else junit.absolute()
         self._started_s = time.time()
         self._trained: Trained = TrainedRun(arguments.experiment or "runner", None)
-        self._error: Exception | None = None
         try:
             self._write_report([Case("run", "error", "the command has not ended: it runs, or was killed")])
         except OSError as error:
@@ -128,17 +126,14 @@ class Verdict:
         """Check the assertions on the sweep in this folder; its trials are up to date when it has ended."""
         self._trained = TrainedSweep(folder)
 
-    def note_error(self, error: Exception) -> None:
-        """Note the error that ended the command."""
-        self._error = error
-
     # -- at its end ------------------------------------------------------------------------------------------------
 
-    def conclude(self, code: int) -> int:
+    def conclude(self, code: int, error: Exception | None = None) -> int:
         """Check the assertions, print them, write the report.
 
         Args:
             code: of the command itself.
+            error: the error that ended the command, or None.
 
         Returns:
             The exit code: `EXIT_BUDGET` where the budget ended the command, `EXIT_ASSERTION` where it finished and an
@@ -152,9 +147,9 @@ class Verdict:
             code = EXIT_ASSERTION
         self._print(code, assertions)
         try:
-            self._write_report([*self._cases(code), *(assertion.to_case() for assertion in assertions)])
-        except OSError as error:
-            print(f"the report {self._report} cannot be written: {error}", file=sys.stderr, flush=True)
+            self._write_report([*self._cases(code, error), *(assertion.to_case() for assertion in assertions)])
+        except OSError as fault:
+            print(f"the report {self._report} cannot be written: {fault}", file=sys.stderr, flush=True)
             return code or EXIT_FAILED
         return code
 
@@ -184,13 +179,13 @@ class Verdict:
     def _time_s(self) -> float:
         return time.time() - self._started_s
 
-    def _cases(self, code: int) -> Iterator[Case]:
+    def _cases(self, code: int, error: Exception | None) -> Iterator[Case]:
         """Yield the run or the trials of the sweep, or the problems if the configuration is not valid."""
-        if isinstance(self._error, UserError):
-            yield from _cases_of_mistakes(self._error)
+        if isinstance(error, UserError):
+            yield from _cases_of_mistakes(error)
             return
-        if self._error is not None:
-            yield failure(self._trained.kind, str(self._error) or type(self._error).__name__, self._time_s)
+        if error is not None:
+            yield failure(self._trained.kind, str(error) or type(error).__name__, self._time_s)
         else:
             early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
             yield from self._trained.overall_cases(early, self._time_s)
