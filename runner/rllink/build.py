@@ -185,5 +185,5 @@ def _description(
         }
         if built.spec.agents is None:
             return description | spaces
-        agents |= dict.fromkeys(built.spec.agents, {"module": module_id, **spaces})
+        agents |= {agent: {"module": module_id, **spaces} for agent in built.spec.agents}
     return description | {"agents": agents}
