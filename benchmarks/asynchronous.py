@@ -11,7 +11,6 @@ of images, which are sent during or after its update; each update also waits 0, 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 
 import bench_common as bc
@@ -26,14 +25,14 @@ REQUESTS = (40, 128, 250, 500)
 
 def speed(repeats: int, seconds: float, python_rllib: str) -> list[bc.Result]:
     results = []
-    systems = [("ours", "ours_async.py", sys.executable), ("rllib", "rllib_async.py", python_rllib)]
+    peers = bc.Peer(bc.OURS, "ours_async.py"), bc.Peer("rllib", "rllib_async.py", python=python_rllib)
     for repeat in range(repeats):
         for algorithm in ("impala", "appo"):
-            for name, script, python in systems:
+            for peer in peers:
                 flags = ["--algorithm", algorithm, "--seed", str(repeat), "--measured-s", str(seconds)]
-                result = bc.run_peer(bc.Peer(name, script, python), flags)
+                result = bc.run_peer(peer, flags)
                 results.append({**result, "part": "speed", "algorithm": algorithm})
-                bc.log(f"[{repeat + 1}/{repeats}] {algorithm} {name} {result['steps_per_s']:,.0f} env steps/s")
+                bc.log(f"[{repeat + 1}/{repeats}] {algorithm} {peer.name} {result['steps_per_s']:,.0f} env steps/s")
     return results
 
 
@@ -43,7 +42,7 @@ def many(part: str, repeats: int, seconds: float, settings: Sequence[dict[str, o
         for setting in settings:
             flags = [f"--{name}={value}" for name, value in setting.items()]
             flags += ["--seed", str(repeat), "--measured-s", str(seconds)]
-            result = bc.run_peer(bc.Peer(bc.OURS, "ours_scaling.py", sys.executable), flags)
+            result = bc.run_peer(bc.Peer(bc.OURS, "ours_scaling.py"), flags)
             results.append({**result, "part": part, **setting})
             bc.log(f"[{repeat + 1}/{repeats}] {setting} {result['steps_per_s']:,.0f} env steps/s")
     return results
@@ -53,7 +52,7 @@ def broadcast(repeats: int, runners: Sequence[int]) -> list[bc.Result]:
     results = []
     for _ in range(repeats):
         for number in runners:
-            result = bc.run_peer(bc.Peer(bc.OURS, "ours_broadcast.py", sys.executable), ["--runners", str(number)])
+            result = bc.run_peer(bc.Peer(bc.OURS, "ours_broadcast.py"), ["--runners", str(number)])
             results.append({**result, "part": "broadcast", "runners": number})
     return results
 
@@ -65,7 +64,7 @@ def prefetch(repeats: int, seconds: float) -> list[bc.Result]:
             for ahead in ("false", "true"):
                 flags = [f"--prefetch={ahead}", f"--waiting-ms={waiting_ms}"]
                 flags += ["--seed", str(repeat), "--measured-s", str(seconds)]
-                result = bc.run_peer(bc.Peer(bc.OURS, "ours_prefetch.py", sys.executable), flags)
+                result = bc.run_peer(bc.Peer(bc.OURS, "ours_prefetch.py"), flags)
                 results.append({**result, "part": "prefetch", "waiting_ms": waiting_ms, "ahead": ahead})
                 bc.log(f"[{repeat + 1}/{repeats}] {waiting_ms} ms, {ahead}: {result['updates_per_s']:.1f} updates/s")
     return results
@@ -227,7 +226,7 @@ def main() -> None:
             results += prefetch(repeats, seconds)
         elif part == "bytes":
             results += [measured_bytes(request) for request in REQUESTS]
-    machine = bc.machine_facts([bc.Peer("ours", "ours_async.py", sys.executable)])
+    machine = bc.machine_facts([bc.Peer(bc.OURS, "ours_async.py")])
     bc.write_json(args.out, {"machine": machine, "repeats": repeats, "seconds": seconds, "asynchronous": results})
     print(f"Medians of {repeats} interleaved runs of {seconds:g} s.\n")
     print(shown(results))

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ OURS = "ours"
 OURS_COMPILED = "ours-compiled"
 COMPILED = ("--learner", "compiled")  # flags of our own peers
 DEFAULT_PEERS = "ours,bare,sb3,rllib"
+LIBRARIES = ("sb3", "rllib", "d3rlpy")  # each in a separate environment; `named_peers` selects its interpreter
 TIMEOUT_S = 1800.0  # per measurement
 
 Result = dict[str, Any]
@@ -29,12 +30,28 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """A system to measure: its script, interpreter and flags."""
+    """A system to measure: its script, flags and interpreter. A script of a library begins with the library's name."""
 
     name: str
     script: str
-    python: str
     args: tuple[str, ...] = ()
+    python: str = sys.executable
+
+
+# Systems on CartPole.
+CARTPOLE_PEERS = (
+    Peer(OURS, "ours.py"),
+    Peer(OURS_COMPILED, "ours.py", COMPILED),
+    Peer("bare", "bare_loop.py"),
+    Peer("sb3", "sb3.py"),
+    Peer("rllib", "rllib.py"),
+    Peer("rllib-sync", "rllib.py", ("--vectorize-mode", "sync")),
+)
+
+
+def python_of(library: str) -> str:
+    """Return the interpreter with a library that `make peers` installs."""
+    return str(ROOT / ".peers" / library / "bin" / "python")
 
 
 def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> argparse.ArgumentParser:
@@ -54,9 +71,8 @@ def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> arg
         default=peers,
         help=f"systems to run (default: {peers}); rllib-sync is RLlib with its default vectorisation",
     )
-    p.add_argument("--python-sb3", default=str(ROOT / ".peers" / "sb3" / "bin" / "python"))
-    p.add_argument("--python-rllib", default=str(ROOT / ".peers" / "rllib" / "bin" / "python"))
-    p.add_argument("--python-d3rlpy", default=str(ROOT / ".peers" / "d3rlpy" / "bin" / "python"))
+    for library in LIBRARIES:
+        p.add_argument(f"--python-{library}", default=python_of(library))
     p.add_argument("--out", type=Path, default=RESULTS_DIR / out)
     p.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     return p
@@ -78,28 +94,19 @@ def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
     return repeats, iterations, warmup
 
 
-def select_peers(args: argparse.Namespace) -> list[Peer]:
-    """Return the systems named by `--peers`, on CartPole."""
-    return named_peers(
-        args,
-        [
-            Peer(OURS, "ours.py", sys.executable),
-            Peer(OURS_COMPILED, "ours.py", sys.executable, COMPILED),
-            Peer("bare", "bare_loop.py", sys.executable),
-            Peer("sb3", "sb3.py", args.python_sb3),
-            Peer("rllib", "rllib.py", args.python_rllib),
-            Peer("rllib-sync", "rllib.py", args.python_rllib, ("--vectorize-mode", "sync")),
-        ],
-    )
-
-
 def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
-    """Return the systems of `known` named by `--peers`, in that order."""
+    """Return the systems of `known` named by `--peers`, in that order, with the interpreters of the flags."""
     by_name = {peer.name: peer for peer in known}
     names = args.peers.split(",")
     if unknown := [name for name in names if name not in by_name]:
         raise SystemExit(f"unknown peers: {', '.join(unknown)} (known: {', '.join(by_name)})")
-    return [by_name[name] for name in names]
+    return [with_python(by_name[name], args) for name in names]
+
+
+def with_python(peer: Peer, args: argparse.Namespace) -> Peer:
+    """Return a system with the interpreter of its library, as the flags select it."""
+    library = next((name for name in LIBRARIES if peer.script.startswith(name)), None)
+    return peer if library is None else replace(peer, python=getattr(args, f"python_{library}"))
 
 
 def run_peer(peer: Peer, flags: Sequence[str], timeout_s: float = TIMEOUT_S) -> Result:

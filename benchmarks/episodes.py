@@ -11,7 +11,6 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -166,7 +165,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--python-rllib", default=str(bc.ROOT / ".peers" / "rllib" / "bin" / "python"))
+    parser.add_argument("--python-rllib", default=bc.python_of("rllib"))
     parser.add_argument(
         "--repeats", type=int, default=None, help="processes per library (default: 3, or 1 with --quick)"
     )
@@ -180,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(measure_peer(args.measure, budget_s)))
         return
     repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
-    peers = [bc.Peer("ours", "", sys.executable), bc.Peer("rllib", "", args.python_rllib)]
+    peers = [bc.Peer("ours", ""), bc.Peer("rllib", "", python=args.python_rllib)]
     machine = bc.machine_facts(peers)
     results: dict[str, list[dict[str, float]]] = {peer.name: [] for peer in peers}
     for repeat in range(repeats):

@@ -29,7 +29,7 @@ RESULTS = bc.ROOT / "benchmarks" / "results" / "learning" / "imports.jsonl"
 def run_sb3(algorithm: str, env: str, seed: int, python: str) -> bc.Result:
     """Train the entry with Stable-Baselines3."""
     flags = ["--algorithm", algorithm, "--env", env, "--seed", str(seed), "--num-episodes", str(NUM_EPISODES)]
-    peer = bc.Peer("sb3", "sb3_zoo.py", python)
+    peer = bc.Peer("sb3", "sb3_zoo.py", python=python)
     return bc.run_peer(peer, [*flags, "--entry", json.dumps(read_entry(algorithm, env))])
 
 
@@ -111,9 +111,7 @@ def table(results: list[bc.Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(10)])
-    parser.add_argument(
-        "--sb3", default=str(bc.ROOT / ".peers" / "sb3" / "bin" / "python"), help="Python interpreter of SB3"
-    )
+    parser.add_argument("--sb3", default=bc.python_of("sb3"), help="Python interpreter of SB3")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print the table of the existing results")
     args = parser.parse_args()

@@ -5,21 +5,13 @@ Two agents use a module each; with `--num-agents 16` all agents share one.
 
 from __future__ import annotations
 
-import argparse
-import sys
-
 import bench_common as bc
 import side_by_side
 
-NUM_ENVS = 8
-
-
-def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
-    return [
-        bc.Peer("ours", "ours.py", sys.executable, ("--experiment", "ppo_multi_agent_cartpole")),
-        bc.Peer("rllib", "rllib_multi_agent.py", args.python_rllib),
-    ]
-
+PEERS = (
+    bc.Peer("ours", "ours.py", ("--experiment", "ppo_multi_agent_cartpole")),
+    bc.Peer("rllib", "rllib_multi_agent.py"),
+)
 
 if __name__ == "__main__":
-    side_by_side.run(__doc__, "multi_agent", NUM_ENVS, known_peers, "ours,rllib")
+    side_by_side.run(__doc__, "multi_agent", PEERS, num_envs=8)

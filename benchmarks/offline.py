@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import bench_common as bc
 
 BATCH = 1024
+PEERS = (bc.Peer("ours", "ours_offline.py"), bc.Peer("bare", "bare_bc.py"), bc.Peer("rllib", "rllib_offline.py"))
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,7 @@ def main() -> None:
     args, extra = parser.parse_known_args()
     repeats = args.repeats or (1 if args.quick else 3)
     updates = ["--updates", "20" if args.quick else "600", "--warmup", "20" if args.quick else "100"]
-    known = [
-        bc.Peer("ours", "ours_offline.py", sys.executable),
-        bc.Peer("bare", "bare_bc.py", sys.executable),
-        bc.Peer("rllib", "rllib_offline.py", args.python_rllib),
-    ]
-    peers = {peer.name: peer for peer in bc.named_peers(args, known)}
+    peers = {peer.name: peer for peer in bc.named_peers(args, PEERS)}
     machine = bc.machine_facts(peers.values())
     results: dict[str, dict[str, list[bc.Result]]] = {}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import bench_common as bc
 MAX_US = 25.0
 MAX_GROWTH = 2.0
 SIZES = (8, 64)  # sub-environments
-PEER = bc.Peer(bc.OURS, "pipelines.py", sys.executable)
+PEER = bc.Peer(bc.OURS, "pipelines.py")
 
 # Title -> key in the result of a process. `other` is the work done for many steps together, as the share of one step.
 WHOLE = {

@@ -7,7 +7,6 @@ measurement uses a server process and a client process; the systems are interlea
 from __future__ import annotations
 
 import statistics
-import sys
 from dataclasses import dataclass
 
 import bench_common as bc
@@ -41,10 +40,7 @@ def main() -> None:
     args, extra = parser.parse_known_args()
     repeats = args.repeats or (1 if args.quick else 3)
     seconds = ["--warmup-s", "1", "--seconds", "2"] if args.quick else []
-    known = [
-        bc.Peer("ours", "ours_rllink.py", sys.executable),
-        bc.Peer("rllib", "rllib_rllink.py", args.python_rllib),
-    ]
+    known = bc.Peer("ours", "ours_rllink.py"), bc.Peer("rllib", "rllib_rllink.py")
     peers = {peer.name: peer for peer in bc.named_peers(args, known)}
     machine = bc.machine_facts(peers.values())
     results: dict[str, list[bc.Result]] = {row.title: [] for row in ROWS}

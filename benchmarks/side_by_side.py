@@ -5,9 +5,8 @@ For the same settings, systems may do slightly different amounts of work, so the
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import bench_common as bc
@@ -105,65 +104,54 @@ def rows_of_bars(results: Sequence[bc.Result], bars: Sequence[Bar]) -> list[list
     return rows
 
 
+def measured(
+    description: str | None, name: str, known: Sequence[bc.Peer], peer_flags: Sequence[str], unit: str = "env steps"
+) -> tuple[list[bc.Peer], list[bc.Result], str, str]:
+    """Measure as the command line says, and write `<name>.json`.
+
+    Args:
+        known: systems that `--peers` can name; by default all of them run.
+        peer_flags: flags for every peer.
+        unit: unit of the speeds, for messages.
+
+    Returns:
+        Systems, results, and the texts about the number of runs and the machine.
+    """
+    parser = bc.parser(description, f"{name}.json", ",".join(peer.name for peer in known))
+    bc.add_repeats(parser)
+    args, extra = parser.parse_known_args()
+    repeats, iterations, warmup = bc.repeats_of(args)
+    peers = bc.named_peers(args, known)
+    machine = bc.machine_facts(peers)
+    flags = [*peer_flags, "--iterations", str(iterations), "--warmup", str(warmup), *extra]
+    results = measure_all(peers, repeats, flags, unit)
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
+    return peers, results, f"{repeats} runs (min-max), {iterations} iterations", bc.machine_text(machine)
+
+
 def run_speeds(
     description: str | None,
     name: str,
-    known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
-    default_peers: str,
+    known: Sequence[bc.Peer],
     bars: Sequence[Bar],
     unit: str = "env steps",
     peer_flags: Sequence[str] = (),
     per_iteration: int = 500,
 ) -> None:
-    """Run a comparison of speeds: measure, write `<name>.json`, print speeds and targets.
-
-    Args:
-        known_peers: systems that `--peers` can name.
-        default_peers: default of `--peers`.
-        unit: unit of `per_iteration`.
-        peer_flags: flags for every peer.
-    """
-    parser = bc.parser(description, f"{name}.json", default_peers)
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, known_peers(args))
-    machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *peer_flags, *extra]
-    results = measure_all(peers, repeats, flags, unit)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
-    print(f"Median {unit}/s of {repeats} runs (min-max), {iterations} iterations of {per_iteration:,} {unit} each.\n")
+    """Run a comparison of speeds, and print speeds and targets; see `measured`. `unit` is also of `per_iteration`."""
+    peers, results, runs, machine = measured(description, name, known, peer_flags, unit)
+    print(f"Median {unit}/s of {runs} of {per_iteration:,} {unit} each.\n")
     rows = [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers]
     print(bc.markdown_table(["system", f"{unit}/s"], rows))
     print("\nRatio of speeds to another system in the same turn, median (min-max).\n")
     print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, bars)))
-    print("\n" + bc.machine_text(machine))
+    print("\n" + machine)
 
 
-def run(
-    description: str | None,
-    name: str,
-    num_envs: int,
-    known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
-    default_peers: str,
-) -> None:
-    """Run a comparison: measure, write `<name>.json`, print the table.
-
-    Args:
-        num_envs: number of sub-environments in one process.
-        known_peers: systems that `--peers` can name.
-        default_peers: default of `--peers`.
-    """
-    parser = bc.parser(description, f"{name}.json", default_peers)
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, known_peers(args))
-    machine = bc.machine_facts(peers)
-    flags = ["--num-envs", str(num_envs), "--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
-    print(f"Median of {repeats} runs (min-max), {iterations} iterations each, {num_envs} sub-environments, 1 process.")
+def run(description: str | None, name: str, known: Sequence[bc.Peer], num_envs: int) -> None:
+    """Run a comparison with `num_envs` sub-environments in one process, and print the table; see `measured`."""
+    peers, results, runs, machine = measured(description, name, known, ("--num-envs", str(num_envs)))
+    print(f"Median of {runs} each, {num_envs} sub-environments, 1 process.")
     print(f"Seconds and work per {ENV_STEPS:,} env steps; `ours/...` shows how many times as fast ours is.\n")
     print(table(results, peers))
-    print("\n" + bc.machine_text(machine))
+    print("\n" + machine)

@@ -82,7 +82,7 @@ def main() -> None:
         imports.append(import_seconds())
         firsts.append(first_result_seconds(extra))
         bc.log(f"[{repeat + 1}/{repeats}] imports {imports[-1]:.2f} s, first result {firsts[-1]:.2f} s")
-    machine = bc.machine_facts([bc.Peer("ours", "ours.py", sys.executable)])
+    machine = bc.machine_facts([bc.Peer("ours", "ours.py")])
     bc.write_json(args.out, {"machine": machine, "imports_s": imports, "first_result_s": firsts})
     header = ["`import torch, mlflow` (s)", "runner to its first result (s)", "ratio"]
     cells = [bc.spread(imports, 2), bc.spread(firsts, 2), bc.ratio(firsts, imports)]

@@ -173,7 +173,8 @@ class Machine:
     def measure(self, run: Run) -> dict[str, Any]:
         """Train and evaluate in another process, and return the row."""
         script = {bc.OURS: "ours", BARE: f"bare_{run.suite.algorithm}", SB3: "sb3"}[run.system]
-        peer = bc.Peer(run.system, f"suite_{script}.py", self._python_sb3 if run.system == SB3 else sys.executable)
+        python = self._python_sb3 if run.system == SB3 else sys.executable
+        peer = bc.Peer(run.system, f"suite_{script}.py", python=python)
         task = json.dumps(run.suite.task(run.seed, run.num_env_steps))
         load = os.getloadavg()[0]
         result = bc.run_peer(peer, ["--task", task], timeout_s=TIMEOUT_S)
@@ -273,7 +274,7 @@ def main() -> None:
         "--env-steps", nargs="*", default=[], metavar="N", help="N for all experiments, or experiment=N for one"
     )
     parser.add_argument("--again", action="store_true", help="also measure stored runs")
-    parser.add_argument("--python-sb3", default=str(bc.ROOT / ".peers" / "sb3" / "bin" / "python"))
+    parser.add_argument("--python-sb3", default=bc.python_of("sb3"))
     parser.add_argument("--rows", type=Path, default=ROWS, help="file with a line for each run")
     parser.add_argument("--page", type=Path, default=PAGE, help="file for the tables")
     args = parser.parse_args()

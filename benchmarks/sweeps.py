@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "sweeps.json")
     args = parser.parse_args()
     result = measure(args)
-    machine = bc.machine_facts([bc.Peer("ours", "ours.py", sys.executable)])
+    machine = bc.machine_facts([bc.Peer("ours", "ours.py")])
     bc.write_json(args.out, {"machine": machine, **result})
     print(bc.markdown_table(["", "measured", "bar"], rows(result)) + "\n\n" + bc.machine_text(machine))
 

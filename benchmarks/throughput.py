@@ -69,7 +69,7 @@ def main() -> None:
     bc.add_repeats(parser)
     args, extra = parser.parse_known_args()
     repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.select_peers(args)
+    peers = bc.named_peers(args, bc.CARTPOLE_PEERS)
     machine = bc.machine_facts(peers)
     flags = ["--mode", "throughput", "--iterations", str(iterations), "--warmup", str(warmup), *extra]
     results = measure_all(peers, repeats, flags)

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=8)
     args, extra = parser.parse_known_args()
     seeds = args.seeds if args.seeds is not None else 1 if args.quick else 5
-    peers = bc.select_peers(args)
+    peers = bc.named_peers(args, bc.CARTPOLE_PEERS)
     machine = bc.machine_facts(peers)
     flags = ["--mode", "time-to-450", "--num-envs", str(args.num_envs), *extra]
     results = measure_all(peers, seeds, flags)
