@@ -10,12 +10,18 @@ import numpy as np
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 
 
+def changed(base: type, **attributes: Any) -> Any:
+    """Return a subclass with other attributes or methods."""
+    return type(base.__name__, (base,), attributes)
+
+
 class Walk(gym.Env[Any, Any]):
     """Walks right or left at random; ends after `length` steps. Nothing is wrong with it."""
 
+    observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
     def __init__(self, length: int = 10) -> None:
-        self.observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
-        self.action_space: gym.Space[Any] = gym.spaces.Discrete(2)
         self._length = length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -27,7 +33,11 @@ class Walk(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self._t += 1
         self._place += np.float32(2 * int(np.sum(action)) - 1)
-        return self._place, 1.0, self._t >= self._length, False, {}
+        return self.spoilt(self._place, 1.0, self._t >= self._length, False, {})
+
+    def spoilt(self, *answer: Any) -> Any:
+        """Do what is wrong in `step`."""
+        return answer
 
 
 class RaisesInReset(Walk):
@@ -35,101 +45,32 @@ class RaisesInReset(Walk):
         raise RuntimeError("no licence")
 
 
-class ResetsWithoutInfo(Walk):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return super().reset(seed=seed)[0]
-
-
-class StepsWithFourValues(Walk):
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, _, info = super().step(action)
-        return obs, reward, terminated, info
-
-
 class RaisesInStep(Walk):
     def step(self, action: Any) -> Any:
         raise ValueError("the motor is off")
 
 
-class ReturnsOtherShapes(Walk):
-    def step(self, action: Any) -> Any:
-        _, *others = super().step(action)
-        return np.zeros(3, np.float32), *others
-
-
-class LeavesItsSpace(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
-
-
 class ReturnsNaN(Walk):
-    def step(self, action: Any) -> Any:
-        _, *others = super().step(action)
+    def spoilt(self, obs: Any, *others: Any) -> Any:
         return np.array([0.0, np.nan], np.float32), *others
 
 
-class RewardsWithInfinity(Walk):
-    def step(self, action: Any) -> Any:
-        obs, _, *others = super().step(action)
-        return obs, np.inf, *others
-
-
-class EndsWithNumbers(Walk):
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, int(terminated), truncated, info
-
-
-class NeverEnds(Walk):
-    def __init__(self) -> None:
-        super().__init__(10**9)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
-class DrawsFromElsewhere(Walk):
-    def step(self, action: Any) -> Any:
-        obs, _, *others = super().step(action)
-        return obs, float(np.random.default_rng().random()), *others
-
-
 class ActsWithoutBounds(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = gym.spaces.Dict({"motor": gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)})
+    action_space = gym.spaces.Dict({"motor": gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)})
 
     def step(self, action: Any) -> Any:
         return super().step(int(action["motor"][0] > 0))
 
 
-class HasNoSpace(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.action_space
+class ShowsAMatrix(Walk):
+    observation_space = gym.spaces.Box(0, 1, (20, 20), np.float32)
 
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros((20, 20), np.float32), {}
 
-class ReturnsRaggedLists(Walk):
-    def step(self, action: Any) -> Any:
-        _, *others = super().step(action)
-        return [[1.0], [1.0, 2.0]], *others
-
-
-class RewardsWithText(Walk):
-    def step(self, action: Any) -> Any:
-        obs, _, *others = super().step(action)
-        return obs, "much", *others
-
-
-class EndsWithArrays(Walk):
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, np.array([terminated, terminated]), truncated, info
-
-
-class RewardsWithBools(Walk):
-    def step(self, action: Any) -> Any:
-        obs, _, *others = super().step(action)
-        return obs, True, *others
+    def spoilt(self, obs: Any, *others: Any) -> Any:
+        return np.zeros((20, 20), np.float32), *others
 
 
 class FailsInItsSecondEpisode(Walk):
@@ -157,6 +98,25 @@ class FailsWhenMadeThreeTimes(Walk):
         return super().reset(seed=seed)
 
 
+HasNoSpace = changed(Walk, action_space=property())  # raises AttributeError
+ResetsWithoutInfo = changed(Walk, reset=lambda self, **arguments: Walk.reset(self, **arguments)[0])
+LeavesItsSpace = changed(Walk, observation_space=gym.spaces.Box(-2.0, 2.0, (2,), np.float32))
+StepsWithFourValues = changed(Walk, spoilt=lambda self, *answer: (*answer[:3], answer[4]))
+ReturnsOtherShapes = changed(Walk, spoilt=lambda self, obs, *others: (np.zeros(3, np.float32), *others))
+ReturnsRaggedLists = changed(Walk, spoilt=lambda self, obs, *others: ([[1.0], [1.0, 2.0]], *others))
+RewardsWithInfinity = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, np.inf, *others))
+RewardsWithText = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, "much", *others))
+RewardsWithBools = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, True, *others))
+EndsWithNumbers = changed(Walk, spoilt=lambda self, obs, reward, end, *others: (obs, reward, int(end), *others))
+EndsWithArrays = changed(
+    Walk, spoilt=lambda self, obs, reward, end, *others: (obs, reward, np.array([end, end]), *others)
+)
+NeverEnds = changed(Walk, spoilt=lambda self, obs, reward, end, *others: (obs, reward, False, *others))
+DrawsFromElsewhere = changed(
+    Walk, spoilt=lambda self, obs, reward, *others: (obs, float(np.random.default_rng().random()), *others)
+)
+
+
 # -- sub-environments that are stepped together ------------------------------------------------------------------------
 
 
@@ -164,12 +124,12 @@ class Walks(gym.vector.VectorEnv[Any, Any, Any]):
     """Walks that are stepped together, each ten steps long. Nothing is wrong with them."""
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    single_observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
+    single_action_space = gym.spaces.Discrete(2)
     length = 10
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        self.single_observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
-        self.single_action_space = gym.spaces.Discrete(2)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
 
@@ -190,81 +150,11 @@ class Walks(gym.vector.VectorEnv[Any, Any, Any]):
         self.is_done = self.t == self.length
         infos = {"place": self.places[:, 0], "_place": np.ones(self.num_envs, bool)}
         rewards = np.where(is_reset, 0.0, 1.0)
-        return self.places.copy(), rewards, self.is_done.copy(), np.zeros(self.num_envs, bool), infos
+        return self.spoilt(self.places.copy(), rewards, self.is_done.copy(), np.zeros(self.num_envs, bool), infos)
 
-
-class ResetsInTheSameStep(Walks):
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
-
-
-class ResetsInSecret(Walks):
-    def step(self, actions: Any) -> Any:
-        obs, _, *others = super().step(actions)
-        return obs, np.ones(self.num_envs), *others
-
-
-class EndsInResets(Walks):
-    def step(self, actions: Any) -> Any:
-        is_reset = self.is_done
-        obs, rewards, terminateds, *others = super().step(actions)
-        return obs, rewards, terminateds | is_reset, *others
-
-
-class ShowsFinalObservations(Walks):
-    def step(self, actions: Any) -> Any:
-        *others, infos = super().step(actions)
-        return *others, {"final_obs": others[0], "_final_obs": others[2]} if others[2].any() else infos
-
-
-class RewardsAsLists(Walks):
-    def step(self, actions: Any) -> Any:
-        obs, rewards, *others = super().step(actions)
-        return obs, [[reward] for reward in rewards], *others
-
-
-class RewardsNaN(Walks):
-    def step(self, actions: Any) -> Any:
-        obs, rewards, *others = super().step(actions)
-        return obs, rewards * np.nan, *others
-
-
-class EndsAsNumbers(Walks):
-    def step(self, actions: Any) -> Any:
-        obs, rewards, terminateds, *others = super().step(actions)
-        return obs, rewards, terminateds.astype(int), *others
-
-
-class ObservesOne(Walks):
-    def step(self, actions: Any) -> Any:
-        obs, *others = super().step(actions)
-        return obs[0], *others
-
-
-class ObservesMore(Walks):
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.single_observation_space = gym.spaces.Dict(place=self.single_observation_space)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        obs, infos = super().reset(seed=seed)
-        return {"place": obs}, infos
-
-    def step(self, actions: Any) -> Any:
-        obs, *others = super().step(actions)
-        return {"place": obs, "more": obs}, *others
-
-
-class InfosOfOne(Walks):
-    def step(self, actions: Any) -> Any:
-        *others, infos = super().step(actions)
-        return *others, {"place": infos["place"][:1]}
-
-
-class InfosWithoutMask(Walks):
-    def step(self, actions: Any) -> Any:
-        *others, infos = super().step(actions)
-        return *others, infos | {"_place": True}
+    def spoilt(self, *answer: Any) -> Any:
+        """Do what is wrong in `step`."""
+        return answer
 
 
 class RaisesTogether(Walks):
@@ -272,20 +162,21 @@ class RaisesTogether(Walks):
         raise ValueError("the motors are off")
 
 
-class FourTogether(Walks):
-    def step(self, actions: Any) -> Any:
-        return super().step(actions)[:4]
+class ObservesMore(Walks):
+    single_observation_space = gym.spaces.Dict(place=Walks.single_observation_space)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = super().reset(seed=seed)
+        return {"place": obs}, infos
+
+    def spoilt(self, obs: Any, *others: Any) -> Any:
+        return {"place": obs, "more": obs}, *others
 
 
 class SpacesOfOne(Walks):
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
         self.observation_space = self.single_observation_space
-
-
-class OneSeedForAll(Walks):
-    def first_places(self, num: int) -> Any:
-        return np.repeat(super().first_places(1), num, axis=0)
 
 
 class SeededOnce(Walks):
@@ -296,13 +187,30 @@ class SeededOnce(Walks):
         return super().first_places(num) + np.float32(self.num_calls > 16)
 
 
-class UnseededTogether(Walks):
-    def first_places(self, num: int) -> Any:
-        return np.random.default_rng().uniform(-1, 1, (num, 2)).astype(np.float32)
+class ShowsFinalObservations(Walks):
+    def spoilt(self, obs: Any, rewards: Any, ends: Any, truncateds: Any, infos: Any) -> Any:
+        return obs, rewards, ends, truncateds, {"final_obs": obs, "_final_obs": ends} if ends.any() else infos
 
 
-class NeverEndsTogether(Walks):
-    length = 10**9
+ResetsInTheSameStep = changed(Walks, metadata={"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP})
+ResetsInSecret = changed(Walks, spoilt=lambda self, obs, rewards, *others: (obs, np.ones(self.num_envs), *others))
+EndsInResets = changed(
+    Walks, spoilt=lambda self, obs, rewards, ends, *others: (obs, rewards, ends | (self.t == 0), *others)
+)
+RewardsAsLists = changed(Walks, spoilt=lambda self, obs, rewards, *others: (obs, [[one] for one in rewards], *others))
+RewardsNaN = changed(Walks, spoilt=lambda self, obs, rewards, *others: (obs, rewards * np.nan, *others))
+EndsAsNumbers = changed(
+    Walks, spoilt=lambda self, obs, rewards, ends, *others: (obs, rewards, ends.astype(int), *others)
+)
+ObservesOne = changed(Walks, spoilt=lambda self, obs, *others: (obs[0], *others))
+InfosOfOne = changed(Walks, spoilt=lambda self, *answer: (*answer[:-1], {"place": answer[-1]["place"][:1]}))
+InfosWithoutMask = changed(Walks, spoilt=lambda self, *answer: (*answer[:-1], answer[-1] | {"_place": True}))
+FourTogether = changed(Walks, spoilt=lambda self, *answer: answer[:4])
+OneSeedForAll = changed(Walks, first_places=lambda self, num: np.repeat(Walks.first_places(self, 1), num, axis=0))
+UnseededTogether = changed(
+    Walks, first_places=lambda self, num: np.random.default_rng().uniform(-1, 1, (num, 2)).astype(np.float32)
+)
+NeverEndsTogether = changed(Walks, length=10**9)
 
 
 # -- several agents ----------------------------------------------------------------------------------------------------
@@ -333,29 +241,8 @@ class Passing(MultiAgentEnv):
         return self.spoilt(obs, {"right": 1.0}, ends, {"__all__": False}, {"right": {"t": self.t}})
 
     def spoilt(self, *answer: Any) -> Any:
-        """Do what is wrong."""
+        """Do what is wrong in `step`."""
         return answer
-
-
-class ResetsNobody(Passing):
-    def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        return {}, {}
-
-
-class UnknownAgent(Passing):
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return obs | {"middle": self.observe()}, *others
-
-
-class UnknownReward(Passing):
-    def spoilt(self, obs: Any, rewards: Any, *others: Any) -> Any:
-        return obs, {"middle": 1.0}, *others
-
-
-class ComesBack(Passing):
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return (obs | {"left": self.observe()} if self.t == 8 else obs), *others
 
 
 class TruncatedUnseen(Passing):
@@ -364,11 +251,6 @@ class TruncatedUnseen(Passing):
             del obs["left"]
             truncateds["left"] = True
         return obs, rewards, terminateds, truncateds, infos
-
-
-class OtherShape(Passing):
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return obs | {"left": np.zeros(3, np.float32)} if self.t == 3 else obs, *others
 
 
 class MoreOfAgent(Passing):
@@ -381,74 +263,14 @@ class MoreOfAgent(Passing):
         return {"place": super().observe(), "more": 1.0}
 
 
-class NaNOfAgent(Passing):
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return obs | {"left": np.array([0.0, np.nan], np.float32)} if self.t == 3 else obs, *others
-
-
-class LeavesSpaceOfAgent(Passing):
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return obs | {"left": np.full(2, 7.0, np.float32)} if self.t == 3 else obs, *others
-
-
-class RewardOfText(Passing):
-    def spoilt(self, obs: Any, rewards: Any, *others: Any) -> Any:
-        return obs, {"left": "much"}, *others
-
-
-class InfiniteReward(Passing):
-    def spoilt(self, obs: Any, rewards: Any, *others: Any) -> Any:
-        return obs, {"left": np.inf} if self.t == 3 else rewards, *others
-
-
-class InfoOfText(Passing):
-    def spoilt(self, *answer: Any) -> Any:
-        return *answer[:-1], {"left": "well"}
-
-
-class InfoOfNobody(Passing):
-    def spoilt(self, *answer: Any) -> Any:
-        return *answer[:-1], {"lef": {}}
-
-
-class StandsStill(Passing):
-    length = 10**9
-
-    def spoilt(self, obs: Any, *others: Any) -> Any:
-        return {}, *others
-
-
 class RaisesWithAgents(Passing):
     def spoilt(self, *answer: Any) -> Any:
         raise ValueError("no ball")
 
 
-class FourDicts(Passing):
-    def spoilt(self, *answer: Any) -> Any:
-        return answer[:4]
-
-
-class NeverComes(Passing):
-    possible_agents = ("left", "right", "guest")
-
-
 class EndsOfAgentsAsNumbers(Passing):
     def spoilt(self, obs: Any, rewards: Any, terminateds: Any, *others: Any) -> Any:
         return obs, rewards, {agent: int(end) for agent, end in terminateds.items()}, *others
-
-
-class RewardsTheEnded(Passing):
-    def spoilt(self, obs: Any, rewards: Any, *others: Any) -> Any:
-        return obs, rewards | {"left": 0.0}, *others
-
-
-class UnseededAgents(Passing):
-    def observe(self) -> Any:
-        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
-
-
-class NeverEndsWithAgents(Passing):
-    length = 10**9
 
 
 class AgentsWithoutBounds(Passing):
@@ -457,25 +279,36 @@ class AgentsWithoutBounds(Passing):
         self.action_spaces["right"] = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class TwoNamesakes(Passing):
-    possible_agents = ("left", "left")
-
-
 class AgentWithoutSpace(Passing):
     def __init__(self) -> None:
         super().__init__()
         del self.action_spaces["right"]
 
 
-class ShowsAMatrix(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = gym.spaces.Box(0, 1, (20, 20), np.float32)
+def left_observes(value: Any) -> Any:
+    """Return players of whom the left one observes `value` in the third step."""
+    return changed(Passing, spoilt=lambda self, obs, *others: (obs | {"left": value} if self.t == 3 else obs, *others))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros((20, 20), np.float32), {}
 
-    def step(self, action: Any) -> Any:
-        _, *others = super().step(action)
-        return np.zeros((20, 20), np.float32), *others
+ResetsNobody = changed(Passing, reset=lambda self, **arguments: ({}, {}))
+UnknownAgent = changed(Passing, spoilt=lambda self, obs, *others: (obs | {"middle": self.observe()}, *others))
+UnknownReward = changed(Passing, spoilt=lambda self, obs, rewards, *others: (obs, {"middle": 1.0}, *others))
+ComesBack = changed(
+    Passing, spoilt=lambda self, obs, *others: (obs | {"left": self.observe()} if self.t == 8 else obs, *others)
+)
+OtherShape = left_observes(np.zeros(3, np.float32))
+NaNOfAgent = left_observes(np.array([0.0, np.nan], np.float32))
+LeavesSpaceOfAgent = left_observes(np.full(2, 7.0, np.float32))
+RewardOfText = changed(Passing, spoilt=lambda self, obs, rewards, *others: (obs, {"left": "much"}, *others))
+InfiniteReward = changed(
+    Passing, spoilt=lambda self, obs, rewards, *others: (obs, {"left": np.inf} if self.t == 3 else rewards, *others)
+)
+RewardsTheEnded = changed(Passing, spoilt=lambda self, obs, rewards, *others: (obs, rewards | {"left": 0.0}, *others))
+InfoOfText = changed(Passing, spoilt=lambda self, *answer: (*answer[:-1], {"left": "well"}))
+InfoOfNobody = changed(Passing, spoilt=lambda self, *answer: (*answer[:-1], {"lef": {}}))
+StandsStill = changed(Passing, length=10**9, spoilt=lambda self, obs, *others: ({}, *others))
+FourDicts = changed(Passing, spoilt=lambda self, *answer: answer[:4])
+NeverComes = changed(Passing, possible_agents=("left", "right", "guest"))
+TwoNamesakes = changed(Passing, possible_agents=("left", "left"))
+UnseededAgents = changed(Passing, observe=lambda self: np.random.default_rng().uniform(-1, 1, 2).astype(np.float32))
+NeverEndsWithAgents = changed(Passing, length=10**9)
