@@ -8,11 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.env_runners.multi_agent_env import MultiAgentEnv
-
-
-def changed(base: type, **attributes: Any) -> Any:
-    """Return a subclass with other attributes or methods."""
-    return type(base.__name__, (base,), attributes)
+from tests.testing.changed_classes import changed
 
 
 class Walk(gym.Env[Any, Any]):

@@ -11,6 +11,7 @@ import pytest
 from runner.callbacks import Callback
 from runner.testing import BrokenContract, check_callback
 from tests.callbacks.own_callbacks import Failing, FailingAtTheEnd, Misspelt, Returns, Seen, Undeclared
+from tests.testing.changed_classes import changed
 
 
 @pytest.mark.parametrize("callback_class", [Returns, Seen])
@@ -21,10 +22,6 @@ def test_callbacks_of_users(callback_class: type[Callback]) -> None:
 class TakesTooLittle(Callback):
     def on_episode_end(self, *, episode: Any) -> None:  # type: ignore[override]
         pass
-
-
-class ReportsNoReduction(Callback):
-    reports = {"fell": "share"}  # type: ignore[dict-item]  # noqa: RUF012
 
 
 class WritesIntoEpisodes(Callback):
@@ -61,14 +58,9 @@ class HasAStateOfObjects(Counts):
         return {"num_ended": self}
 
 
-class ForgetsItsState(Counts):
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        pass
-
-
-class CountsInSecret(Counts):
-    def get_state(self) -> dict[str, Any]:
-        return {}
+ReportsNoReduction = changed(Callback, reports={"fell": "share"})
+ForgetsItsState = changed(Counts, set_state=lambda self, state: None)
+CountsInSecret = changed(Counts, get_state=lambda self: {})
 
 
 class DrawsFromElsewhere(Counts):

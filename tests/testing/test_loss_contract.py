@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from runner.learners.a2c import A2CLoss
 from runner.learners.loss import Loss
 from runner.modules import RLModule
 from runner.testing import BrokenContract, check_loss
+from tests.testing.changed_classes import changed
 
 
 def test_a_loss_keeps_the_contract() -> None:
@@ -34,9 +35,20 @@ class Changed(A2CLoss):
         raise NotImplementedError
 
 
-class ReadsInSecret(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss + batch["rewards"].mean())
+def changing(change: Callable[[Any, Any], dict[str, Any]]) -> Any:
+    """Return a loss with other values in its metrics, computed from the metrics and the batch."""
+    return changed(Changed, changed=lambda self, metrics, module, batch, _: replace(metrics, **change(metrics, batch)))
+
+
+ReadsInSecret = changing(lambda metrics, batch: {"total_loss": metrics.total_loss + batch["rewards"].mean()})
+GivesRows = changing(lambda metrics, batch: {"vf_loss": batch["value_targets"]})
+IsNotFinite = changing(lambda metrics, batch: {"vf_loss": metrics.vf_loss / 0})
+ForgetsValues = changing(lambda metrics, batch: {"total_loss": metrics.policy_loss})
+HasInfiniteGradient = changing(lambda metrics, batch: {"total_loss": metrics.total_loss + (metrics.vf_loss * 0).sqrt()})
+IsASum = changing(lambda metrics, batch: {"total_loss": metrics.total_loss * len(batch["advantages"])})
+WeighsByPlace = changing(lambda metrics, batch: {"total_loss": metrics.total_loss * batch["advantages"][0]})
+DrawsFromTorch = changing(lambda metrics, batch: {"total_loss": metrics.total_loss * torch.rand(())})
+ReadsValuesBack = changing(lambda metrics, batch: {"total_loss": metrics.total_loss * float(metrics.vf_loss)})
 
 
 class ReadsMoreInSilence(A2CLoss):
@@ -83,29 +95,9 @@ class GivesAnotherRecord(Changed):
         return OtherMetrics(metrics.total_loss)
 
 
-class GivesRows(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, vf_loss=batch["value_targets"])
-
-
-class IsNotFinite(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, vf_loss=metrics.vf_loss / 0)
-
-
 class ReportsCoefficients(A2CLoss):
     def coefficients(self) -> dict[str, float]:
         return {"temperature": 1.0}
-
-
-class ForgetsValues(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.policy_loss)
-
-
-class HasInfiniteGradient(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss + (metrics.vf_loss * 0).sqrt())
 
 
 class ChangesUnlessReporting(Changed):
@@ -119,32 +111,12 @@ class WritesIntoBatch(Changed):
         return metrics
 
 
-class IsASum(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss * len(batch["advantages"]))
-
-
-class WeighsByPlace(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss * batch["advantages"][0])
-
-
-class DrawsFromTorch(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss * torch.rand(()))
-
-
 class CountsCalls(Changed):
     num_calls = 0
 
     def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
         self.num_calls += 1
         return replace(metrics, total_loss=metrics.total_loss * self.num_calls)
-
-
-class ReadsValuesBack(Changed):
-    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
-        return replace(metrics, total_loss=metrics.total_loss * float(metrics.vf_loss))
 
 
 class Adapts(Changed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.modules import APPOModule, DiscreteSACModule, DoubleQModule, IQLModule, RLModule, SACModule, TD3Module
 from runner.testing import BrokenContract, check_module
+from tests.testing.changed_classes import changed
 
 BOX = gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
@@ -75,44 +76,41 @@ class Remembers(Own):
         return {**super().forward_exploration(batch), "state_out": {"sum": sums[:, -1]}}
 
 
-class NamesNoTuple(Own):
-    outputs = ["action_dist_inputs"]  # type: ignore[assignment]  # noqa: RUF012
+def returning(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a module with changed outputs."""
+    return changed(Own, forward_train=lambda self, batch: change(Own.forward_train(self, batch)))
 
 
-class ForgetsStateIn(Remembers):
-    inputs = ("obs",)
+def seeing(change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a module that computes its outputs from changed observations."""
+    return changed(Own, forward_train=lambda self, batch: Own.forward_train(self, {"obs": change(batch["obs"])}))
 
 
-class HasNoMemory(Remembers):
-    is_stateful = False
-
-
-class ActsWithMore(Own):
-    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return self.forward_train(batch)
+NamesNoTuple = changed(Own, outputs=["action_dist_inputs"])
+ForgetsItsOutputs = changed(Own, train_outputs=("vf_preds",))
+ActsWithMore = changed(Own, forward_exploration=Own.forward_train)
+ValuesOtherwise = changed(Own, compute_values=lambda self, batch: 2 * Own.compute_values(self, batch))
+LearnsTwice = changed(Own, parameter_groups=lambda self: {"policy": list(self.parameters()), "value": [self.net.bias]})
+HasColumnsOfValues = returning(lambda outputs: outputs | {"vf_preds": outputs["vf_preds"][:, None]})
+IsDouble = returning(lambda outputs: {name: output.double() for name, output in outputs.items()})
+DividesByZero = returning(lambda outputs: outputs | {"vf_preds": outputs["vf_preds"] / 0})
+LearnsNothing = returning(lambda outputs: {name: output.detach() for name, output in outputs.items()})
+IgnoresObservations = seeing(lambda obs: 0 * obs)
+NormalisesOverRows = seeing(lambda obs: obs - obs.mean(0))
+DrawsFromTorch = seeing(lambda obs: obs + torch.randn(3))
+WritesIntoObs = seeing(lambda obs: obs.clamp_(-1, 1))
+ForgetsStateIn = changed(Remembers, inputs=("obs",))
+HasNoMemory = changed(Remembers, is_stateful=False)
+RemembersItsMemoryOnly = changed(
+    Remembers, sums=lambda self, batch: batch["state_in"]["sum"][:, None] + 0 * batch["obs"]
+)
+BeginsInDouble = changed(Remembers, get_initial_state=lambda self: {"sum": torch.zeros(3, dtype=torch.float64)})
 
 
 class IsTooWide(Own):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         out = self.net(batch["obs"])
         return {"action_dist_inputs": out, "vf_preds": out[..., 3]}
-
-
-class HasColumnsOfValues(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        outputs = super().forward_train(batch)
-        return outputs | {"vf_preds": outputs["vf_preds"][:, None]}
-
-
-class IsDouble(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: output.double() for name, output in super().forward_train(batch).items()}
-
-
-class DividesByZero(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        outputs = super().forward_train(batch)
-        return outputs | {"vf_preds": outputs["vf_preds"] / 0}
 
 
 class HasNoValues(Own):
@@ -127,35 +125,15 @@ class ComputesValues(HasNoValues):
         return self.net(batch["obs"])[..., 3]
 
 
-class LearnsNothing(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: output.detach() for name, output in super().forward_train(batch).items()}
-
-
 class ActsOtherwise(Own):
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return {"action_dist_inputs": 2 * super().forward_exploration(batch)["action_dist_inputs"]}
-
-
-class ValuesOtherwise(Own):
-    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return 2 * super().compute_values(batch)
-
-
-class IgnoresObservations(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return super().forward_train({"obs": 0 * batch["obs"]})
 
 
 class ValuesAllAlike(Own):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         outputs = super().forward_train(batch)
         return outputs | {"vf_preds": 0 * outputs["vf_preds"] + self.net.bias[3]}
-
-
-class RemembersItsMemoryOnly(Remembers):
-    def sums(self, batch: Mapping[str, Any]) -> Tensor:
-        return batch["state_in"]["sum"][:, None] + 0 * batch["obs"]
 
 
 class BeginsWithZeros(Own):
@@ -166,28 +144,12 @@ class BeginsWithZeros(Own):
         nn.init.zeros_(self.net.weight)
 
 
-class NormalisesOverRows(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return super().forward_train({"obs": batch["obs"] - batch["obs"].mean(0)})
-
-
-class DrawsFromTorch(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return super().forward_train({"obs": batch["obs"] + torch.randn(3)})
-
-
 class CountsCalls(Own):
     num_calls = 0
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         self.num_calls += 1
         return super().forward_train({"obs": batch["obs"] + self.num_calls})
-
-
-class WritesIntoObs(Own):
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        batch["obs"].clamp_(-1, 1)
-        return super().forward_train(batch)
 
 
 class KeepsATensor(Own):
@@ -203,11 +165,6 @@ class BeginsAtRandom(Own):
     def __init__(self) -> None:
         super().__init__()
         self.net.bias.data[:] = torch.from_numpy(np.random.default_rng().random(4, np.float32))
-
-
-class LearnsTwice(Own):
-    def parameter_groups(self) -> dict[str, Any]:
-        return {"policy": list(self.parameters()), "value": [self.net.bias]}
 
 
 class LearnsItsTarget(Own):
@@ -235,20 +192,13 @@ class DrawsAnyNoise(Own):
         return np.random.default_rng().random((*leading, 2), np.float32)
 
 
-class DrawsDoubleNoise(DrawsAnyNoise):
-    def draw_noise(self, stream: Any, leading: tuple[int, ...]) -> Any:
-        return stream.random((*leading, 2))
+DrawsDoubleNoise = changed(DrawsAnyNoise, draw_noise=lambda self, stream, leading: stream.random((*leading, 2)))
 
 
 class ActsElsewhere(Own):
     def __init__(self) -> None:
         super().__init__()
         self.action_space = gym.spaces.MultiDiscrete([3, 3])
-
-
-class BeginsInDouble(Remembers):
-    def get_initial_state(self) -> dict[str, Any]:
-        return {"sum": torch.zeros(3, dtype=torch.float64)}
 
 
 class ForgetsAnAxis(Remembers):
@@ -304,12 +254,7 @@ class PredictsBlindly(Predicts):
         return super().forward_train(batch | {"obs": torch.zeros_like(batch["obs"])})
 
 
-class LacksPredictions(Predicts):
-    train_outputs = ("predictions", "errors")
-
-
-class ForgetsItsOutputs(Own):
-    train_outputs = ("vf_preds",)
+LacksPredictions = changed(Predicts, train_outputs=("predictions", "errors"))
 
 
 def test_an_auxiliary_module_need_not_act() -> None:

@@ -24,6 +24,7 @@ from runner.plans import (
 )
 from runner.testing import BrokenContract, check_operator
 from tests.support.own_plans import EverySecond, OddSteps, ThreeResults, Unknown
+from tests.testing.changed_classes import changed
 
 OURS: dict[str, Callable[[PlanContext], Operator]] = {
     "ConcatBatches": lambda context: ConcatBatches(context, min_env_steps=10),
@@ -79,31 +80,16 @@ class ReportsWhatItForgets(ReportsNothing):
         return super().transform(item)
 
 
-class NamesNoTuple(Own):
-    takes = ["Experiences"]  # type: ignore[assignment]  # noqa: RUF012
-
-
-class NamesNoItem(Own):
-    gives = ("Experience",)
-
-
-class TakesNothing(Own):
-    takes = ()
+NamesNoTuple = changed(Own, takes=["Experiences"])
+NamesNoItem = changed(Own, gives=("Experience",))
+TakesNothing = changed(Own, takes=())
+ForgetsItsState = changed(Own, get_state=lambda self: {"seen": np.random.default_rng().random()})
+GivesNumbers = changed(Own, transform=lambda self, item: [item.num_env_steps])
 
 
 class HasAStateOfObjects(Own):
     def get_state(self) -> dict[str, Any]:
         return {"seen": self}
-
-
-class ForgetsItsState(Own):
-    def get_state(self) -> dict[str, Any]:
-        return {"seen": np.random.default_rng().random()}
-
-
-class GivesNumbers(Own):
-    def transform(self, item: Any) -> Iterable[Any]:
-        return [item.num_env_steps]
 
 
 class WritesIntoItems(Own):
