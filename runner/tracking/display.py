@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from runner.interrupts import request_end
 from runner.tracking import headline
-from runner.tracking.headline import TimeLeft
 
 _LINES_PER_HEADER = 30
 READER_LEFT = "the reader of the output has left"
@@ -63,14 +62,33 @@ class DisplayInfo:
         return [self.title, *lines, stop]
 
 
-class Display(Protocol):
-    """Display of a run. Called in this order from the training thread; errors of its stream are never raised."""
+class Display:
+    """Display of a run, which shows nothing; derived classes show the state that it stores.
+
+    Methods are called in this order from the training thread; errors of the stream are never raised.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._metrics: Mapping[str, Any] = {}
+        self._evaluation: Any = None
+        self._is_finished = False
+        self._begin(DisplayInfo(""))
+
+    def _begin(self, info: DisplayInfo) -> None:
+        self._info = info
+        self._started_s = self._updated_s = self._clock()
+        self._time_left = headline.TimeLeft(info.stop, info.initial, self._started_s)
 
     def start(self, info: DisplayInfo) -> None:
         """Show the start of the run."""
+        self._begin(info)
 
     def update(self, metrics: Mapping[str, Any]) -> None:
         """Show an iteration. `metrics` is kept without a copy and must not be changed afterwards."""
+        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
+        self._updated_s = self._clock()
+        self._metrics = metrics
 
     def note(self, text: str) -> None:
         """Show a permanent line between two updates."""
@@ -80,21 +98,18 @@ class Display(Protocol):
 
         `is_done` means that a stop criterion is met, so that no time is left.
         """
+        if self._is_finished:
+            return
+        self._is_finished = True
+        if is_done:
+            self._time_left.end()
+        self._close(summary_lines)
+
+    def _close(self, summary_lines: Sequence[str]) -> None:
+        """Show the last iteration and the closing lines."""
 
 
-class NoDisplay:
-    """Shows nothing."""
-
-    def start(self, info: DisplayInfo) -> None: ...
-
-    def update(self, metrics: Mapping[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None: ...
-
-
-class PlainDisplay:
+class PlainDisplay(Display):
     """A table without control codes: the first and last iteration, and at most one per `min_interval_s` in between.
 
     The header is printed again when the columns change, and every `_LINES_PER_HEADER` lines.
@@ -103,30 +118,23 @@ class PlainDisplay:
     def __init__(
         self, stream: TextIO, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(clock)
         self._stream = stream
         self._min_interval_s = min_interval_s
-        self._clock = clock
-        self._started_s = clock()
-        self._next_line_s = self._updated_s = self._started_s
-        self._time_left = TimeLeft({}, {}, self._started_s)
+        self._next_line_s = self._started_s
         self._losses = headline.Losses()
-        self._pending: Mapping[str, Any] | None = None
-        self._evaluation: Any = None
-        self._samples_episodes = True
-        self._is_finished = False
+        self._is_pending = False
         self._header: tuple[str, ...] = ()
         self._num_lines = 0
 
     def start(self, info: DisplayInfo) -> None:
-        self._started_s = self._next_line_s = self._clock()
-        self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
-        self._samples_episodes = info.samples_episodes
+        super().start(info)
+        self._next_line_s = self._started_s
         self._print(*info.lines())
 
     def update(self, metrics: Mapping[str, Any]) -> None:
-        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
-        self._pending = metrics
-        self._updated_s = self._clock()
+        super().update(metrics)
+        self._is_pending = True
         if self._updated_s >= self._next_line_s:
             self._next_line_s = self._updated_s + self._min_interval_s
             self._print_pending()
@@ -134,27 +142,22 @@ class PlainDisplay:
     def note(self, text: str) -> None:
         self._print(text)
 
-    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
-        if self._is_finished:
-            return
-        self._is_finished = True
-        if is_done:
-            self._time_left.end()
+    def _close(self, summary_lines: Sequence[str]) -> None:
         self._print_pending()
         self._print(*summary_lines)
 
     def _print_pending(self) -> None:
-        if self._pending is None:
+        if not self._is_pending:
             return
-        self._time_left.update(self._pending, self._updated_s)
-        columns = self._columns(self._pending)
+        self._time_left.update(self._metrics, self._updated_s)
+        columns = self._columns(self._metrics)
         names = tuple(name for name, _ in columns)
         if names != self._header or self._num_lines % _LINES_PER_HEADER == 0:
             self._header = names
             self._print("  ".join(f"{name:>{len(text)}}" for name, text in columns))
         self._print("  ".join(f"{text:>{len(name)}}" for name, text in columns))
         self._num_lines += 1
-        self._pending = None
+        self._is_pending = False
 
     def _columns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return name and text of each column; the strings of a column have the same width in all lines."""
@@ -162,7 +165,7 @@ class PlainDisplay:
         columns = [
             ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),
             ("env steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
-            *([("return", _number(metrics.get(headline.RETURN)))] if self._samples_episodes else _reading(metrics)),
+            *(_returns(metrics) if self._info.samples_episodes else _reading(metrics)),
             ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
         ]
         columns += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
@@ -185,6 +188,10 @@ class PlainDisplay:
             request_end(READER_LEFT)
         except (OSError, ValueError):
             pass  # a full disk or a closed stream does not stop the training
+
+
+def _returns(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [("return", _number(metrics.get(headline.RETURN)))]
 
 
 def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Literal, TextIO
 
-from runner.tracking.display import Display, NoDisplay, PlainDisplay
+from runner.tracking.display import Display, PlainDisplay
 from runner.tracking.notebook_display import NotebookDisplay, is_in_notebook
 
 DisplayMode = Literal["auto", "live", "plain", "none"]
@@ -18,7 +18,7 @@ def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
     "auto" is live on a terminal and in a notebook, and plain elsewhere.
     """
     if mode == "none":
-        return NoDisplay()
+        return Display()
     if mode != "plain" and stream is None and is_in_notebook():
         return NotebookDisplay()
     stream = sys.stdout if stream is None else stream

@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from runner.tracking import headline
-from runner.tracking.display import DisplayInfo
-from runner.tracking.headline import TimeLeft
+from runner.tracking.display import Display, DisplayInfo
 from runner.tracking.plain_values import finite_number
 
 MAX_REFRESHES_PER_S = 4.0
@@ -26,7 +25,7 @@ BAR = ("\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}")
 BAR_ASCII = ("#", "-")
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A block of lines that is redrawn in place: at most four times per second, once if nothing changes.
 
     Output of the program to stdout and stderr appears above the block. Log handlers created before `start` write to the
@@ -34,16 +33,10 @@ class LiveDisplay:
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
         self._console = console
-        self._clock = clock
-        self._started_s = clock()
-        self._time_left = TimeLeft({}, {}, self._started_s)
         self._losses = headline.Losses()
-        self._metrics: Mapping[str, Any] = {}
-        self._updated_s = self._started_s
         self._best_return: float | None = None
-        self._evaluation: Any = None
-        self._samples_episodes = True
         self._live: Live | None = None
         self._has_news = threading.Event()
         self._is_stopping = threading.Event()
@@ -51,10 +44,8 @@ class LiveDisplay:
         self._finished_s: float | None = None
 
     def start(self, info: DisplayInfo) -> None:
+        super().start(info)
         self._best_return = info.best_return
-        self._samples_episodes = info.samples_episodes
-        self._started_s = self._updated_s = self._clock()
-        self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
         with suppress(OSError, ValueError):
             self._print_lines(info.lines(self._console.width))
             live = Live(console=self._console, auto_refresh=False, get_renderable=self.render)
@@ -67,21 +58,15 @@ class LiveDisplay:
         number = finite_number(metrics.get(headline.RETURN))
         if number is not None and (self._best_return is None or number > self._best_return):
             self._best_return = number
-        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
-        self._updated_s = self._clock()
-        self._metrics = metrics
+        super().update(metrics)
         self._has_news.set()
 
     def note(self, text: str) -> None:
         with suppress(OSError, ValueError):
             self._print_lines([text])
 
-    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
-        if self._finished_s is not None:
-            return
+    def _close(self, summary_lines: Sequence[str]) -> None:
         self._finished_s = self._clock()
-        if is_done:
-            self._time_left.end()
         self._stop()
         with suppress(OSError, ValueError):
             self._print_lines(summary_lines)
@@ -122,7 +107,7 @@ class LiveDisplay:
         return text.append(times)
 
     def _reading(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        if self._samples_episodes:
+        if self._info.samples_episodes:
             return []
         return [
             ("rows read", headline.count_text(metrics.get(headline.ROWS_READ))),
@@ -132,7 +117,7 @@ class LiveDisplay:
 
     def _returns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         fields: list[tuple[str, str]] = []
-        if self._samples_episodes:
+        if self._info.samples_episodes:
             fields = [
                 ("return", headline.number_text(metrics.get(headline.RETURN))),
                 ("best", headline.number_text(self._best_return)),

@@ -12,8 +12,7 @@ from typing import Any
 
 from runner.drawings import draw_curve
 from runner.tracking import headline
-from runner.tracking.display import DisplayInfo
-from runner.tracking.headline import TimeLeft
+from runner.tracking.display import Display, DisplayInfo
 from runner.tracking.plain_values import finite_number
 
 MIN_INTERVAL_S = 0.5
@@ -33,7 +32,7 @@ def is_in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """An output that is updated in place, at most twice per second and at the end.
 
     It is updated in the training thread.
@@ -48,30 +47,21 @@ class NotebookDisplay:
         publish: Callable[[str], Callable[[str], object]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(clock)
         self._publish = publish or _publish
         self._replace: Callable[[str], object] | None = None
-        self._clock = clock
-        self._started_s = self._updated_s = clock()
         self._next_s = self._started_s
-        self._time_left = TimeLeft({}, {}, self._started_s)
-        self._info = DisplayInfo("")
         self._curve = _Curve({})
-        self._metrics: Mapping[str, Any] = {}
-        self._evaluation: Any = None
-        self._is_finished = False
 
     def start(self, info: DisplayInfo) -> None:
-        self._info, self._metrics, self._curve = info, info.initial, _Curve(info.stop)
-        self._started_s = self._updated_s = self._clock()
+        super().start(info)
+        self._metrics, self._curve = info.initial, _Curve(info.stop)
         self._next_s = self._started_s + MIN_INTERVAL_S
-        self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
         self._show()
 
     def update(self, metrics: Mapping[str, Any]) -> None:
-        self._metrics = metrics
-        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
+        super().update(metrics)
         self._curve.add(metrics)
-        self._updated_s = self._clock()
         if self._updated_s >= self._next_s:
             self._next_s = self._updated_s + MIN_INTERVAL_S
             self._show()
@@ -80,12 +70,7 @@ class NotebookDisplay:
         with suppress(OSError, ValueError):
             print(text, flush=True)
 
-    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
-        if self._is_finished:
-            return
-        self._is_finished = True
-        if is_done:
-            self._time_left.end()
+    def _close(self, summary_lines: Sequence[str]) -> None:
         if summary_lines or self._replace is not None:
             self._show(summary_lines)
 
