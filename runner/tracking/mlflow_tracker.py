@@ -95,27 +95,22 @@ class MLflowTracker:
             self._trouble = f"its process could not be started: {error}"
             self._has_answered.set()
             return
-        self._outbox.put({"kind": "start", "parent_pid": os.getpid(), **_as_message(self._settings)})
+        self._send("start", parent_pid=os.getpid(), **_as_message(self._settings))
         threading.Thread(target=self._send_messages, name="mlflow-send", daemon=True).start()
         self._reader = threading.Thread(target=self._read_answers, name="mlflow-read", daemon=True)
         self._reader.start()
 
     def describe(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Add params and tags to the run."""
-        if not self._is_over:
-            self._outbox.put({"kind": "describe", "params": dict(params), "tags": dict(tags)})
+        self._send("describe", params=dict(params), tags=dict(tags))
 
     def start_child(self, name: str, settings: MLflowSettings) -> None:
         """Start or continue a child run, which later calls refer to as `name`."""
-        if self._is_over:
-            self._losses.append(f"run {settings.run_name} was not recorded")
-        else:
-            self._outbox.put({"kind": "start_child", "child": name, **_as_message(settings)})
+        self._send("start_child", f"run {settings.run_name} was not recorded", child=name, **_as_message(settings))
 
     def finish_child(self, name: str, status: RunStatus) -> None:
         """End a child's run."""
-        if not self._is_over:
-            self._outbox.put({"kind": "finish_child", "child": name, "status": status, "time_s": time.time()})
+        self._send("finish_child", child=name, status=status, time_s=time.time())
 
     def log_metrics(
         self, step: int, metrics: Mapping[str, Any], time_s: float | None = None, child: str | None = None
@@ -125,32 +120,33 @@ class MLflowTracker:
         values = {name: number for name, number in numbers if number is not None}
         self._num_metrics += len(values)
         if self._trouble is not None and not self._has_warned:
-            self._warn_once(self._trouble)
+            self._has_warned = True
+            self._warn(f"MLflow: {self._trouble}; training continues, see {self._log_path}")
         if self._is_over or self._outbox.qsize() >= MAX_WAITING_MESSAGES:
             self._trouble = self._trouble or "its process is too slow, so metrics are dropped"
             return
         time_s = time.time() if time_s is None else time_s
-        message = {"kind": "metrics", "step": int(step), "time_s": float(time_s), "metrics": values}
-        self._outbox.put({**message, "child": child})
+        self._send("metrics", step=int(step), time_s=float(time_s), metrics=values, child=child)
 
     def log_artifact(
         self, path: str | os.PathLike[str], artifact_path: str | None = None, child: str | None = None
     ) -> None:
         """Store a file or folder in the run. The child reads it later, so it must not be deleted until then."""
-        if self._is_over:
-            self._losses.append(f"artifact {os.fspath(path)} was not stored")
-        else:
-            absolute = os.path.abspath(path)
-            self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path, "child": child})
+        loss = f"artifact {os.fspath(path)} was not stored"
+        self._send("artifact", loss, path=os.path.abspath(path), artifact_path=artifact_path, child=child)
 
     def log_data_sets(self, data_sets: Sequence[DataSet]) -> None:
         """Record the data sets that the run reads. Repeating them in a continued run is harmless."""
-        if not data_sets:
-            return
-        if self._is_over:
-            self._losses.append("the data sets were not recorded")
-        else:
-            self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(one) for one in data_sets]})
+        if data_sets:
+            described = [dataclasses.asdict(one) for one in data_sets]
+            self._send("data_sets", "the data sets were not recorded", data_sets=described)
+
+    def _send(self, kind: str, loss: str | None = None, **content: Any) -> None:
+        """Queue a message; after the end of the child, note the loss instead."""
+        if not self._is_over:
+            self._outbox.put({"kind": kind, **content})
+        elif loss is not None:
+            self._losses.append(loss)
 
     def run_id(self, timeout_s: float = 0.0) -> str | None:
         """Return MLflow's id of the run, or None if it is unknown after `timeout_s` seconds."""
@@ -163,7 +159,7 @@ class MLflowTracker:
         After `timeout_s` seconds the call returns, and the child continues writing even when the trainer exits.
         """
         if self._reader is not None:
-            self._outbox.put({"kind": "finish", "status": status, "time_s": time.time()})
+            self._send("finish", status=status, time_s=time.time())
             self._outbox.put(None)
             self._reader.join(timeout_s)
             if self._reader.is_alive():
@@ -185,10 +181,6 @@ class MLflowTracker:
             return None
         cause = f" ({self._trouble})" if self._trouble else ""
         return f"MLflow: {'; '.join(problems)}{cause}; see {self._log_path}"
-
-    def _warn_once(self, trouble: str) -> None:
-        self._has_warned = True
-        self._warn(f"MLflow: {trouble}; training continues, see {self._log_path}")
 
     def _send_messages(self) -> None:
         """Send messages in the writer thread, the only place that may wait for the child."""
