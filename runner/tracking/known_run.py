@@ -8,8 +8,8 @@ import shlex
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -285,36 +285,34 @@ def register_model(
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    uri = known_run["tracking_uri"]
     try:
-        check_sqlite_writable(known_run["tracking_uri"])
-        return _register(mlflow, content, manifest, name, known_run, checkpoint)
+        check_sqlite_writable(uri)
+        with _tracking_to(mlflow, uri):
+            return _register(mlflow, content, manifest, name, known_run["run_id"], checkpoint)
     except (MlflowException, StoreNotWritableError, OSError) as error:
-        problem = Problem("MLflow cannot store the policy", known_run["tracking_uri"], error_line(error))
-        raise RunFailure(problem) from error
+        raise RunFailure(Problem("MLflow cannot store the policy", uri, error_line(error))) from error
 
 
-def _register(
-    mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
-) -> str:
+@contextmanager
+def _tracking_to(mlflow: Any, uri: str) -> Iterator[None]:
     named = os.environ.get(_URI)
-    mlflow.set_tracking_uri(known_run["tracking_uri"])  # also sets the environment variable
+    mlflow.set_tracking_uri(uri)  # also sets the environment variable
     try:
-        return _register_there(mlflow, content, manifest, name, known_run, checkpoint)
+        yield
     finally:
         mlflow.set_tracking_uri(None)  # the caller's value, if any, is restored from the environment variable
         if named is not None:
             os.environ[_URI] = named
 
 
-def _register_there(
-    mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
-) -> str:
+def _register(mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, run_id: str, checkpoint: str) -> str:
     import mlflow.onnx
     import onnx
 
     client = mlflow.MlflowClient()
-    before = client.get_run(known_run["run_id"]).info
-    with mlflow.start_run(run_id=known_run["run_id"]):
+    before = client.get_run(run_id).info
+    with mlflow.start_run(run_id=run_id):
         info = mlflow.onnx.log_model(
             onnx.load_from_string(content),
             name=_ARTIFACT_NAME,
@@ -325,7 +323,7 @@ def _register_there(
             metadata={"runner_manifest": dict(manifest)},
         )
     if before.end_time is not None:  # logging to an ended run must not change its status and end time
-        client.set_terminated(known_run["run_id"], before.status, before.end_time)
+        client.set_terminated(run_id, before.status, before.end_time)
     version = str(info.registered_model_version)
     client.set_model_version_tag(name, version, "runner.checkpoint", checkpoint)
     return version
