@@ -66,9 +66,6 @@ class SweepDisplay:
         changes = [f"{key} {value_text(row['before'][key])} -> {value_text(new)}" for key, new in row["after"].items()]
         self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
 
-    def update(self, folder: SweepFolder, trial: Trial) -> None:
-        """Show an iteration of a trial."""
-
     def finish(self, folder: SweepFolder, is_interrupted: bool = False) -> None:
         """Show the closing tables, and how to continue if the sweep was interrupted."""
         ranking = rank_folder(folder)

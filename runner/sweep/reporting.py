@@ -228,7 +228,6 @@ class SweepReporter(Callback):
         if result.get("done"):
             known.reason = str(result.get(STOP_REASON, ""))
         self._tracking.update(known)
-        self._display.update(self._folder, known)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         known = self._by_trial_id[trial.trial_id]
