@@ -13,16 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray import tune
+
 from runner.cluster import connected
 from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
 from runner.sweep.display import SweepDisplay
-from runner.sweep.reporting import SweepTracking
-from runner.sweep.schedulers import coordinates
+from runner.sweep.reporting import EndsWhenAsked, SweepReporter, SweepTracking
+from runner.sweep.schedulers import Population, coordinates, make_scheduler, read_earlier
 from runner.sweep.space import SearchSpace, combination_key, without_seed
+from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
+from runner.sweep.trial_source import TrialSource, make_proposals
 from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.mlflow_tracker import RunStatus
 
@@ -101,8 +106,6 @@ class _Sweep:
 
     def run(self) -> None:
         """Run trials until none is left."""
-        import ray
-
         # Number of pending trials: all of a population; with only one, each would wait until the process of the
         # previous one has started.
         num_waiting = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
@@ -117,13 +120,6 @@ class _Sweep:
             self._run()
 
     def _run(self) -> None:
-        from ray import tune
-
-        from runner.sweep.reporting import EndsWhenAsked, SweepReporter
-        from runner.sweep.schedulers import Population, make_scheduler, read_earlier
-        from runner.sweep.trial_run import TrialRun
-        from runner.sweep.trial_source import TrialSource, make_proposals
-
         config, folder, sweep = self._config, self._folder, self._config.sweep
         metric, mode = next(iter(config.objectives.items()))
         num_known = len({combination_key(without_seed(trial.combination)) for trial in folder.trials})
