@@ -8,7 +8,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,13 @@ def run_system(name: str, command: Sequence[str], is_result: bool = True, timeou
 
 def one_thread_env() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def machine_facts(peers: Iterable[Peer]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -100,9 +99,7 @@ def microseconds(experiment: str, overrides: list[str], iterations: int) -> list
     times = []
     for _ in range(iterations):
         metrics.begin_iteration()
-        started = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - started) * 1e6)
+        times.append(1e6 * bc.seconds_of(step))
     return times[iterations // 10 :]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -91,12 +90,7 @@ def filled(make: Callable[[], ReplayBuffer], fragments: Fragments) -> ReplayBuff
 
 def microseconds(call: Callable[[], object], num_calls: int) -> float:
     """Return the median time of a call."""
-    times = []
-    for _ in range(num_calls):
-        started = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - started) * 1e6)
-    return statistics.median(times)
+    return 1e6 * statistics.median(bc.seconds_of(call) for _ in range(num_calls))
 
 
 def measure(num_repeats: int, num_calls: int) -> dict[str, list[float]]:

@@ -7,7 +7,6 @@ import hashlib
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,13 +51,6 @@ def train(buffer: ReplayBuffer, stream: np.random.Generator, name: str) -> None:
         buffer.update_priorities(ID, rows, stream.random(len(rows)))
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Return the seconds of one call."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 def read_plainly(folder: Path) -> None:
     """Read and hash all files of a folder."""
     for path in folder.iterdir():
@@ -80,13 +72,13 @@ def rows_of(make: Callable[[], ReplayBuffer], folder: Path, num_rounds: int) -> 
     stream, buffer = np.random.default_rng(0), make()
     buffer.add(rollout_of(buffer.capacity + 2 * LENGTH, stream, "first"))
     first = folder / "first"
-    yield ["first checkpoint", f"{1e3 * seconds_of(lambda: save_checkpoint(first, state_of(buffer), {})):,.0f} ms"]
+    yield ["first checkpoint", f"{1e3 * bc.seconds_of(lambda: save_checkpoint(first, state_of(buffer), {})):,.0f} ms"]
     yield ["first checkpoint, bytes", f"{bytes_of(first):,}"]
     seconds, new = [], []
     for number in range(num_rounds):
         train(buffer, stream, str(number))
         one = folder / f"checkpoint_{number}"
-        seconds.append(seconds_of(lambda one=one: save_checkpoint(one, state_of(buffer), {})))  # type: ignore[misc]
+        seconds.append(bc.seconds_of(lambda one=one: save_checkpoint(one, state_of(buffer), {})))  # type: ignore[misc]
         new.append(new_bytes_of(one))
     yield [f"checkpoint after {NUM_NEW:,} new rows, median", f"{1e3 * statistics.median(seconds):,.0f} ms"]
     yield ["longest of them", f"{1e3 * max(seconds):,.0f} ms"]
@@ -94,8 +86,8 @@ def rows_of(make: Callable[[], ReplayBuffer], folder: Path, num_rounds: int) -> 
     yield ["new bytes, most", f"{max(new):,}"]
     resumes, reads = [], []
     for _ in range(5):
-        resumes.append(seconds_of(lambda: make().set_state(load_checkpoint(one)[0]["replay"])))
-        reads.append(seconds_of(lambda: read_plainly(one)))
+        resumes.append(bc.seconds_of(lambda: make().set_state(load_checkpoint(one)[0]["replay"])))
+        reads.append(bc.seconds_of(lambda: read_plainly(one)))
     megabytes = bytes_of(one) / 1e6
     yield ["resume, median of five", f"{megabytes / statistics.median(resumes):,.0f} MB/s"]
     yield ["plain read with SHA-256 of the same files", f"{megabytes / statistics.median(reads):,.0f} MB/s"]

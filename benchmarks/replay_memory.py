@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from typing import Any
 
 import bench_common as bc
@@ -61,15 +60,6 @@ def batches_of(buffer: ReplayBuffer, side: int, num_frames: int) -> Any:
     return batch
 
 
-def milliseconds(make: Any, repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        make()
-        times.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(times)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="frames of 16 x 16 in a small buffer")
@@ -85,7 +75,7 @@ def main() -> None:
                 f"{side} x {side} x {num_frames}",
                 str(tuple(make().shape)),
                 f"{num_bytes[-1] / 2**20:.1f}",
-                f"{milliseconds(make, repeats):.2f}",
+                f"{1e3 * statistics.median(bc.seconds_of(make) for _ in range(repeats)):.2f}",
             ]
         )
     print(f"A buffer of {capacity:,} env steps of single frames, sampled {ROWS} at a time.\n")

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from bench_common import seconds_of
 
 FRAGMENT = 100
 WEIGHTS_BYTES = (10_000, 1_000_000, 10_000_000)
@@ -76,13 +77,6 @@ class Cost:
 def fastest(call: Callable[[], Any], repeats: int = _REPEATS) -> float:
     """Return the seconds of the fastest call."""
     return min(seconds_of(call) for _ in range(repeats))
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Return the seconds of a call."""
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 def measure() -> list[Cost]:

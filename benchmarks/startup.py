@@ -17,9 +17,8 @@ TIMEOUT_S = 300.0
 
 
 def import_seconds() -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", IMPORTS], cwd=bc.ROOT, env=bc.one_thread_env(), check=True)
-    return time.perf_counter() - start
+    command = [sys.executable, "-c", IMPORTS]
+    return bc.seconds_of(lambda: subprocess.run(command, cwd=bc.ROOT, env=bc.one_thread_env(), check=True))
 
 
 def runner_command(run_dir: Path, extra: list[str]) -> list[str]:
