@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.headline import TOTAL_S, count_text, duration_text, number_text
 from runner.tracking.plain_values import finite_number
 from runner.tracking.progress_log import ProgressLog
-from runner.tracking.series import Column, read_columns
+from runner.tracking.series import Column, Follow, follow_columns
 
 
 def number_cell(value: object) -> Cell:
@@ -233,17 +233,15 @@ class SweepRecord:
         return [mutation for mutation in self.mutations if mutation.trial == trial.number]
 
 
-def read_sweep(
-    folder: SweepFolder, columns_of: Callable[[Path, Sequence[str]], Mapping[str, Column]] = read_columns
-) -> SweepRecord:
+def read_sweep(folder: SweepFolder, follow: Follow = follow_columns) -> SweepRecord:
     """Read the data of a sweep.
 
     Args:
         folder: folder of the sweep.
-        columns_of: replaces `read_columns`.
+        follow: replaces `follow_columns`.
     """
-    trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
-    columns = {trial.number: columns_of(folder.run_dir(trial), metrics) for trial in trials}
+    trials, metrics = folder.trials, (*folder.objectives, TOTAL_S)
+    columns = {trial.number: follow(folder.run_dir(trial), metrics).read() for trial in trials}
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
     known = (finite_number(line.get("time")) for line in ProgressLog(folder.path / _TRIALS_FILE).read())
     times = [time for time in known if time is not None]

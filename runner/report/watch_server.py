@@ -10,9 +10,10 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -30,7 +31,7 @@ from runner.pages.run_record import find_videos, read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
-from runner.tracking.series import Column, GrowingColumns, follow_columns
+from runner.tracking.series import Follow, follow_columns
 
 VIDEOS = "videos"
 # Files of a run or a sweep that change while it is running.
@@ -61,25 +62,11 @@ class FollowedSweep:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._followed: dict[tuple[Path, tuple[str, ...]], GrowingColumns] = {}
+        self._follow: Follow = cache(follow_columns)
 
     def page(self) -> Page:
         """Return the current page."""
-        return sweep_page(read_sweep(SweepFolder.open(self._folder, newest_of=self._newest_of), self._columns_of))
-
-    def _follow(self, run_dir: Path, metrics: Sequence[str]) -> GrowingColumns:
-        key = run_dir, tuple(metrics)
-        if key not in self._followed:
-            self._followed[key] = follow_columns(run_dir, metrics)
-        return self._followed[key]
-
-    def _newest_of(self, run_dir: Path) -> Mapping[str, Any]:
-        followed = self._follow(run_dir, ())
-        followed.read()
-        return followed.newest
-
-    def _columns_of(self, run_dir: Path, metrics: Sequence[str]) -> Mapping[str, Column]:
-        return self._follow(run_dir, metrics).read()
+        return sweep_page(read_sweep(SweepFolder.open(self._folder, follow=self._follow), self._follow))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
 from runner.tracking.plain_values import finite_number, json_value
 from runner.tracking.progress_log import ProgressLog, write_result
-from runner.tracking.series import follow_columns
+from runner.tracking.series import Follow, follow_columns
 
 Status = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 
@@ -28,13 +28,6 @@ FOLDER_FILE = "sweep.json"
 _TRIALS_FILE, _MUTATIONS_FILE = "trials.jsonl", "mutations.jsonl"
 _VERSION = 1
 _KIND, _TRIAL_KIND = "sweep", "trial"
-
-
-def read_newest(run_dir: Path) -> dict[str, Any]:
-    """Return the newest value of each metric of a run that is not null."""
-    followed = follow_columns(run_dir, ())
-    followed.read()
-    return followed.newest
 
 
 @dataclass
@@ -116,15 +109,13 @@ class SweepFolder:
         self.trials = self._read()
 
     @classmethod
-    def open(
-        cls, path: Path, is_trusted: bool = False, newest_of: Callable[[Path], Mapping[str, Any]] = read_newest
-    ) -> SweepFolder:
+    def open(cls, path: Path, is_trusted: bool = False, follow: Follow = follow_columns) -> SweepFolder:
         """Return the sweep in a folder, in its current state.
 
         Args:
             path: the folder.
             is_trusted: whether the user trusts it, regardless of its origin.
-            newest_of: replaces `read_newest` of a run dir.
+            follow: replaces `follow_columns`.
 
         Raises:
             UserError: there is no sweep, or it cannot be read.
@@ -134,7 +125,7 @@ class SweepFolder:
         if not (path / FOLDER_FILE).is_file():
             raise UserError(Problem(f"the folder does not contain {FOLDER_FILE}", str(path), expected=expected))
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
-        folder._catch_up(newest_of, is_running=owner_of(path) is not None)
+        folder._catch_up(follow, is_running=owner_of(path) is not None)
         return folder
 
     @classmethod
@@ -178,7 +169,7 @@ class SweepFolder:
             folder = cls(path, described, is_new=True, is_trusted=is_trusted)
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
-        folder._catch_up(read_newest, is_running=False)
+        folder._catch_up(follow_columns, is_running=False)
         return folder
 
     def _read(self) -> list[Trial]:
@@ -197,10 +188,12 @@ class SweepFolder:
                 self.foreign[trial.number] = reason
         return [trials[number] for number in sorted(trials)]
 
-    def _catch_up(self, newest_of: Callable[[Path], Mapping[str, Any]], is_running: bool) -> None:
+    def _catch_up(self, follow: Follow, is_running: bool) -> None:
         """Read the progress of unfinished trials from their files; if no process runs, they have been killed."""
         for trial in unfinished(self.trials):
-            trial.result |= newest_of(self.run_dir(trial))
+            columns = follow(self.run_dir(trial), ())
+            columns.read()
+            trial.result |= columns.newest
             if trial.status == "running" and not is_running:
                 trial.status = "interrupted"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,10 @@ def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str,
 def follow_columns(run_dir: Path, names: Iterable[str] | None = None) -> GrowingColumns:
     """Return the columns of `read_columns` as an object that can be read again while the file grows."""
     return GrowingColumns(run_dir / PROGRESS_FILE, None if names is None else [*_AXES, *names])
+
+
+# `follow_columns`, or a function that returns the same object for the same arguments.
+Follow = Callable[[Path, tuple[str, ...]], GrowingColumns]
 
 
 def choose_axis(columns: Mapping[str, Column]) -> str:
