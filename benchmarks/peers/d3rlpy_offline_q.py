@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import d3rlpy
 import numpy as np
-import torch
 from offline_q_cli import (
     BATCH,
     BETA,
@@ -24,7 +22,7 @@ from offline_q_cli import (
     UPDATES_AN_ITERATION,
     OfflineQSettings,
 )
-from peer_cli import Progress, measure, parse_settings, report
+from peer_cli import Iterate, Progress, run
 
 
 def make(cfg: OfflineQSettings) -> d3rlpy.algos.QLearningAlgoBase:
@@ -53,11 +51,8 @@ def make(cfg: OfflineQSettings) -> d3rlpy.algos.QLearningAlgoBase:
     return config.create(device=False)
 
 
-def main() -> None:
-    cfg = parse_settings(__doc__, OfflineQSettings)
-    torch.set_num_threads(1)
+def build(cfg: OfflineQSettings) -> Iterate:
     d3rlpy.seed(cfg.seed)
-    start = time.perf_counter()
     arrays = np.load(Path(cfg.data) / "arrays.npz")
     dataset = d3rlpy.dataset.MDPDataset(**arrays)
     epochs = make(cfg).fitter(
@@ -73,8 +68,8 @@ def main() -> None:
         epoch, _ = next(epochs)
         return Progress(epoch * UPDATES_AN_ITERATION, math.nan)
 
-    report(measure("d3rlpy", cfg, iterate, time.perf_counter() - start))
+    return iterate
 
 
 if __name__ == "__main__":
-    main()
+    run("d3rlpy", __doc__, build, OfflineQSettings)

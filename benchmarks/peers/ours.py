@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ours_cli import common_overrides, training
+from ours_cli import common_overrides, progress_of, training
 from peer_cli import (
     AGENT_STEPS,
     COUNTS,
@@ -88,12 +87,7 @@ class Work:
         self._counts[GRADIENT_STEPS] += sum(
             steps for name, steps in result.items() if name.endswith("/num_minibatch_updates")
         )
-        return_mean = result.get("env_runners/episode_return_mean")
-        return Progress(
-            int(result["num_env_steps_sampled_lifetime"]),
-            math.nan if return_mean is None else float(return_mean),
-            dict(self._counts),
-        )
+        return progress_of(result, dict(self._counts))
 
 
 def run(cfg: OursSettings) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from peer_cli import COMPILED, Progress, S, Settings, measure, parse_settings, report
@@ -48,6 +49,13 @@ def common_overrides(cfg: Settings) -> list[str]:
     ]
 
 
+def progress_of(result: Mapping[str, Any], counts: Mapping[str, float]) -> Progress:
+    """Return the progress after an iteration with this result."""
+    return_mean = result.get("env_runners/episode_return_mean")
+    env_steps = int(result["num_env_steps_sampled_lifetime"])
+    return Progress(env_steps, math.nan if return_mean is None else float(return_mean), counts)
+
+
 def run(
     description: str | None,
     cls: type[S],
@@ -59,12 +67,5 @@ def run(
     torch.set_num_threads(1)
     start = time.perf_counter()
     with training(experiment_of(cfg), [*common_overrides(cfg), *overrides(cfg)]) as trainer:
-
-        def iterate() -> Progress:
-            result = trainer.train()
-            return_mean = result["env_runners/episode_return_mean"]
-            return Progress(
-                int(result["num_env_steps_sampled_lifetime"]), math.nan if return_mean is None else float(return_mean)
-            )
-
-        report(measure("ours", cfg, iterate, time.perf_counter() - start))
+        setup_s = time.perf_counter() - start
+        report(measure("ours", cfg, lambda: progress_of(trainer.train(), {}), setup_s))

@@ -6,6 +6,8 @@ import time
 
 from offline_cli import BATCH, HIDDENS, LR, Settings, measure_recording, measure_updates, parse_settings
 
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
 from runner.experiment.evaluation_run import EvaluationRun
 from runner.experiment.trainer import Trainer
 
@@ -41,8 +43,9 @@ def record(settings: Settings) -> None:
         f"module.fcnet_hiddens={HIDDENS}",
         "evaluation.explore=true",
     ]
-    config = "ppo_cartpole" if settings.env.startswith("CartPole") else "ppo_pendulum"
-    with EvaluationRun(_config(config, overrides)) as evaluation:
+    experiment = "ppo_cartpole" if settings.env.startswith("CartPole") else "ppo_pendulum"
+    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+    with EvaluationRun(config) as evaluation:
         evaluation.evaluate(settings.num_envs)  # warm-up: creates the env runner and warms up torch
 
         def one_recording() -> int:
@@ -51,13 +54,6 @@ def record(settings: Settings) -> None:
             return int(result["evaluation/env_runners/num_env_steps_sampled"])
 
         measure_recording(one_recording)
-
-
-def _config(experiment: str, overrides: list[str]):
-    from runner.config.compose import compose_experiment
-    from runner.config.validation import build_experiment_config
-
-    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], None))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,13 @@ class SharedHidden(BaseFeaturesExtractor):
         return self.net(observations)
 
 
+POLICY = {
+    "features_extractor_class": SharedHidden,
+    "net_arch": [],
+    "optimizer_kwargs": {"eps": 1e-8},  # torch's default, which the other peers use
+}
+
+
 def build(cfg: Settings) -> Iterate:
     env = make_envs("CartPole-v1", cfg)
     with warnings.catch_warnings():
@@ -50,11 +57,7 @@ def build(cfg: Settings) -> Iterate:
             ent_coef=cfg.entropy_coeff,
             vf_coef=cfg.vf_loss_coeff,
             max_grad_norm=MAX_GRAD_NORM,
-            policy_kwargs={
-                "features_extractor_class": SharedHidden,
-                "net_arch": [],
-                "optimizer_kwargs": {"eps": 1e-8},  # torch's default, which the other peers use
-            },
+            policy_kwargs=POLICY,
             seed=cfg.seed,
             device="cpu",
             verbose=0,

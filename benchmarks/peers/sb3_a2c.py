@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from a2c_cli import A2CSettings
 from peer_cli import MAX_GRAD_NORM, Iterate, run
-from sb3 import SharedHidden, iterations_of_model, make_envs
+from sb3 import POLICY, iterations_of_model, make_envs
 from stable_baselines3 import A2C
 
 
@@ -20,11 +20,7 @@ def build(cfg: A2CSettings) -> Iterate:
         vf_coef=cfg.vf_loss_coeff,
         max_grad_norm=MAX_GRAD_NORM,
         use_rms_prop=False,
-        policy_kwargs={
-            "features_extractor_class": SharedHidden,
-            "net_arch": [],
-            "optimizer_kwargs": {"eps": 1e-8},  # torch's default, which the other peers use
-        },
+        policy_kwargs=POLICY,
         seed=cfg.seed,
         device="cpu",
         verbose=0,

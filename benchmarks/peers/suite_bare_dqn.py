@@ -6,11 +6,11 @@ Several environments are stepped one after the other, and act together. Targets 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from suite_cli import EVALUATION_SEED, Task, run
+from suite_cli import Task, evaluation_returns, run_loop
 from suite_minatar import MinAtar
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -131,24 +131,9 @@ class Loop:
     @torch.no_grad()
     def evaluate(self) -> list[float]:
         """Return the returns of greedy episodes."""
-        env, returns, episode_return = MinAtar(self._task.env), [], 0.0
-        obs, _ = env.reset(seed=EVALUATION_SEED + self._task.seed)
-        while len(returns) < self._task.num_episodes:
-            obs, reward, terminated, truncated, _ = env.step(int(self._q(as_inputs(obs[None])).argmax()))
-            episode_return += reward
-            if terminated or truncated:
-                returns.append(episode_return)
-                episode_return = 0.0
-                obs, _ = env.reset()
-        return returns
-
-
-def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    loop = Loop(task)
-    return loop.train, loop.evaluate
+        env = MinAtar(self._task.env)
+        return evaluation_returns(self._task, env, lambda obs: int(self._q(as_inputs(obs[None])).argmax()))
 
 
 if __name__ == "__main__":
-    run(__doc__, build)
+    run_loop(__doc__, Loop)

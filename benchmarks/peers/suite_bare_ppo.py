@@ -6,14 +6,14 @@ One environment; observations and rewards are normalised by gymnasium's wrappers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import wrappers
-from suite_cli import CLIP, EVALUATION_SEED, Task, run
+from suite_cli import CLIP, EVALUATION_SEED, Task, run_loop
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional as F
@@ -156,12 +156,5 @@ class Loop:
         return returns
 
 
-def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    loop = Loop(task)
-    return loop.train, loop.evaluate
-
-
 if __name__ == "__main__":
-    run(__doc__, build)
+    run_loop(__doc__, Loop)

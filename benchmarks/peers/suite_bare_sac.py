@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import gymnasium
-import torch
 from bare_sac import Loop
 from sac_cli import HIDDENS, SACSettings
-from suite_cli import EVALUATION_SEED, Task, run
+from suite_cli import Task, evaluation_returns, run_loop
 
 
 def settings_of(task: Task) -> SACSettings:
@@ -28,32 +25,22 @@ def settings_of(task: Task) -> SACSettings:
     )
 
 
-def evaluate(loop: Loop, task: Task) -> list[float]:
-    """Return the returns of greedy episodes."""
-    env, returns, episode_return = gymnasium.make(task.env), [], 0.0
-    obs, _ = env.reset(seed=EVALUATION_SEED + task.seed)
-    while len(returns) < task.num_episodes:
-        obs, reward, terminated, truncated, _ = env.step(loop.best_action(obs))
-        episode_return += float(reward)
-        if terminated or truncated:
-            returns.append(episode_return)
-            episode_return = 0.0
-            obs, _ = env.reset()
-    return returns
+class SuiteLoop(Loop):
+    """The loop with the settings of a task."""
 
+    def __init__(self, task: Task) -> None:
+        super().__init__(settings_of(task))
+        self._task = task
 
-def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
-    torch.set_num_threads(1)
-    torch.manual_seed(task.seed)
-    loop = Loop(settings_of(task))
+    def train(self) -> int:
+        while self.env_steps < self._task.num_env_steps:
+            self.step()
+        return self.env_steps
 
-    def train() -> int:
-        while loop.env_steps < task.num_env_steps:
-            loop.step()
-        return loop.env_steps
-
-    return train, lambda: evaluate(loop, task)
+    def evaluate(self) -> list[float]:
+        """Return the returns of greedy episodes."""
+        return evaluation_returns(self._task, gymnasium.make(self._task.env), self.best_action)
 
 
 if __name__ == "__main__":
-    run(__doc__, build)
+    run_loop(__doc__, SuiteLoop)

@@ -92,3 +92,31 @@ def run(description: str | None, build: Build) -> None:
         "episode_return_mean": sum(returns) / len(returns),
     }
     print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def run_loop(description: str | None, make_loop: Callable[[Task], Any]) -> None:
+    """Like `run`, on one thread of torch, with a loop that has the methods `train` and `evaluate`."""
+    import torch  # the rest of this module needs only the standard library
+
+    def build(task: Task) -> tuple[Callable[[], int], Callable[[], Sequence[float]]]:
+        torch.set_num_threads(1)
+        torch.manual_seed(task.seed)
+        loop = make_loop(task)
+        return loop.train, loop.evaluate
+
+    run(description, build)
+
+
+def evaluation_returns(task: Task, env: Any, act: Callable[[Any], Any]) -> list[float]:
+    """Return the returns of evaluation episodes in an environment; `act` returns the action for an observation."""
+    returns: list[float] = []
+    episode_return = 0.0
+    obs, _ = env.reset(seed=EVALUATION_SEED + task.seed)
+    while len(returns) < task.num_episodes:
+        obs, reward, terminated, truncated, _ = env.step(act(obs))
+        episode_return += float(reward)
+        if terminated or truncated:
+            returns.append(episode_return)
+            episode_return = 0.0
+            obs, _ = env.reset()
+    return returns
