@@ -9,12 +9,12 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 from runner.cluster.local_files import ray_temp_dir, ray_token
+from runner.cluster.node_polling import polled
 from runner.cluster.pending_actors import waits_reported
-from runner.cluster.vital_processes import deaths_reported
 from runner.cluster.watchdog import Watchdog
 from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
 from runner.config.blocks import RayConfig
@@ -23,6 +23,7 @@ from runner.interrupts import also_ended_by
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"
+_DEATHS_INTERVAL_S = 1.0
 _KEPT_SIGNALS = ("SIGTERM", "SIGHUP")
 
 _log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def connected(
         _check_can_give(wanted, needed_by)
         _check_have_nodes(actors, needed_by)
         stack.enter_context(waits_reported(note))
-        stack.enter_context(deaths_reported(note))
+        stack.enter_context(_deaths_reported(note))
         stack.enter_context(also_ended_by(_lost_ray_process))
         yield
 
@@ -72,6 +73,22 @@ def _lost_ray_process() -> str | None:
     """Return a reason to end the run if a process of Ray has ended, because Ray soon ends this one."""
     lost = lost_process()
     return None if lost is None else f"{lost} has ended"
+
+
+def _deaths_reported(note: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Within the block, call `note` once if an essential process of a Ray cluster started by this process has ended.
+
+    A thread polls: after such an end, calls of Ray block until Ray ends this process from inside.
+    """
+
+    def look() -> bool:
+        if (reason := _lost_ray_process()) is None:
+            return False
+        ends = "Ray ends this command within a minute; continue a run with resume, a sweep with the same command"
+        note(f"{reason}: {ends}")
+        return True
+
+    return polled(look, _DEATHS_INTERVAL_S, "ray-deaths")
 
 
 def ensure_connected() -> None:

@@ -8,10 +8,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def polling_thread(look: Callable[[threading.Event], None], thread_name: str) -> Iterator[None]:
-    """Run `look(is_over)` in a daemon thread during the block; at its end set `is_over`, and join the thread."""
+def polled(look: Callable[[], bool], interval_s: float, thread_name: str) -> Iterator[None]:
+    """Call `look` every `interval_s` in a daemon thread during the block, until it returns True."""
     is_over = threading.Event()
-    thread = threading.Thread(target=look, args=(is_over,), name=thread_name, daemon=True)
+
+    def look_until_over() -> None:
+        while not is_over.wait(interval_s) and not look():
+            pass
+
+    thread = threading.Thread(target=look_until_over, name=thread_name, daemon=True)
     thread.start()
     try:
         yield

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from runner.cluster.node_polling import polling_thread
+from runner.cluster.node_polling import polled
 from runner.compat.ray_cluster import PendingActor, actor_id, rows_of_pending_actors
 from runner.config.errors import Problem
 
@@ -30,13 +28,11 @@ def waits_reported(note: Callable[[str], None], interval_s: float = INTERVAL_S) 
 
     A thread polls; each poll is one request to Ray's head node and takes a millisecond.
     """
-    return polling_thread(partial(_report_until, note=note, interval_s=interval_s), "ray-waits")
-
-
-def _report_until(is_over: threading.Event, note: Callable[[str], None], interval_s: float) -> None:
     since_s: dict[bytes, float] = {}
     told_s = -interval_s
-    while not is_over.wait(interval_s / _LOOKS_AN_INTERVAL):
+
+    def look() -> bool:
+        nonlocal since_s, told_s
         now_s = time.monotonic()
         try:
             waiting = pending_actors()
@@ -47,6 +43,9 @@ def _report_until(is_over: threading.Event, note: Callable[[str], None], interva
                 note(waiting_text(waiting, longest_s))
         except Exception as error:  # private API of Ray: training continues, whatever another version does
             _log.debug("Ray does not report waiting actors: %s: %s", type(error).__name__, error)
+        return False
+
+    return polled(look, interval_s / _LOOKS_AN_INTERVAL, "ray-waits")
 
 
 def pending_actors() -> list[PendingActor]:
