@@ -137,7 +137,8 @@ class Experiment:
         else:
             command += ["train", self.name, f"seed={seed}", "tracking=none", f"hydra.run.dir={run_dir}"]
         _run([*command, *arguments])
-        result, facts = (_json_of(run_dir / name) for name in ("result.json", "environment.json"))
+        files = [run_dir / name for name in ("result.json", "environment.json")]
+        result, facts = (json.loads(file.read_text(encoding="utf-8")) for file in files)
         return ZooRun(
             experiment=self.name,
             seed=seed,
@@ -201,7 +202,3 @@ def _run(command: list[str]) -> None:
             raise
     if code != 0:
         raise subprocess.CalledProcessError(code, command)
-
-
-def _json_of(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -103,11 +103,8 @@ def ensure_connected() -> None:
     import ray
 
     if not ray.is_initialized():
-        _connect(RayConfig(), os.cpu_count() or 1, _print_to_stderr)
-
-
-def _print_to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # the command may print JSON to stdout
+        # The command may print JSON to stdout.
+        _connect(RayConfig(), os.cpu_count() or 1, lambda note: print(note, file=sys.stderr, flush=True))
 
 
 def start_local_ray(num_cpus: int) -> None:

@@ -7,6 +7,7 @@ Missing values have the defaults of Stable-Baselines3 2.9. Values are YAML, or s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ _TD3 = {
     **{"learning_rate": 1e-3, "policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5},
     **{"noise_type": None, "noise_std": 0.0},
 }
-_DDPG = {**_TD3}
 _HIDDEN = {"ppo": [64, 64], "a2c": [64, 64], "dqn": [64, 64], "td3": [400, 300], "ddpg": [400, 300]}
 _WIDE = [256, 256]
 _NATURE_CNN, _NATURE_FEATURES = [[32, 8, 4], [64, 4, 2], [64, 3, 1]], 512
@@ -368,10 +368,6 @@ def _td3(imported: Imported, params: Params, num_env_steps: int, name: str = "td
     )
 
 
-def _ddpg(imported: Imported, params: Params, num_env_steps: int) -> None:
-    _td3(imported, params, num_env_steps, "ddpg")
-
-
 _IMPORTERS: Mapping[str, tuple[Params, Fill]] = {
     "ppo": (_PPO, _ppo),
     "a2c": (_A2C, _a2c),
@@ -379,5 +375,5 @@ _IMPORTERS: Mapping[str, tuple[Params, Fill]] = {
     "sac": (_SAC, _sac),
     "tqc": (_TQC, _tqc),
     "td3": (_TD3, _td3),
-    "ddpg": (_DDPG, _ddpg),
+    "ddpg": (_TD3, partial(_td3, name="ddpg")),
 }

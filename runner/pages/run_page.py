@@ -143,13 +143,10 @@ def _facts(record: RunData) -> list[Fact]:
             facts.append(Fact(title, number_text(last[name]), f"last; best {number_text(np.nanmax(columns[name]))}"))
     steps, seconds = last.get(ENV_STEPS), last.get(TOTAL_S)
     facts.append(Fact("Iterations", count_text(last.get(ITERATION))))
-    facts.append(Fact("Env steps", count_text(steps), "used for training" if _is_offline(record) else ""))
+    is_offline = any(name.startswith("offline_data/") for name in columns)
+    facts.append(Fact("Env steps", count_text(steps), "used for training" if is_offline else ""))
     speed = f"{count_text(steps / seconds)} env steps per second" if steps and seconds else ""
     return [*facts, Fact("Time", "-" if seconds is None else duration_text(seconds), speed)]
-
-
-def _is_offline(record: RunData) -> bool:
-    return any(name.startswith("offline_data/") for name in record.columns)
 
 
 # -- learning curves --------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def category_of(stack: Stack) -> Category:
     held: Category | None = None  # category unless an outer frame is more specific
     is_in_runner, in_pipeline = False, False
     for frame in reversed(stack):
-        found = _of_shared(frame) or _of_libraries(frame)
+        found = _BY_FUNCTION.get(frame.function.rpartition(".")[2]) or _of_libraries(frame)
         if found is WAITING and is_in_runner:  # Ray frames around a working actor
             found = None
         if found is WAITING and not frame.file.startswith("ray/"):
@@ -118,11 +118,6 @@ def _of_libraries(frame: Frame) -> Category | None:
         is_transferring = frame.function in _PUT or any(name in frame.file for name in _TRANSFERRING)
         return TRANSFER if is_transferring else WAITING
     return WAITING if frame.file.startswith(_WAITS) else None
-
-
-def _of_shared(frame: Frame) -> Category | None:
-    name = frame.function.rpartition(".")[2]
-    return _BY_FUNCTION.get(name)
 
 
 def _of_part(frame: Frame, in_pipeline: bool) -> Category | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from runner.config.metric_words import title_of
@@ -51,7 +50,7 @@ def runs_page(record: RunsRecord) -> RunsPage:
     """Return the page of the runs."""
     counts = Counter(run.status for run in record.runs)
     table = Table(_COLUMNS, [_row(number, run) for number, run in enumerate(record.runs)])
-    html = _template().render(
+    html = templates().from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         path=str(record.path),
         status=dict(counts.most_common()),
         columns=table.columns,
@@ -66,10 +65,6 @@ def runs_page(record: RunsRecord) -> RunsPage:
     document = render_document(title, Content(html, {}), [PAGE_SCRIPT, _SCRIPT], "media-src data:")
     shown = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     return RunsPage(document, [f"runs     {len(record.runs)}: {shown}"])
-
-
-def _template() -> jinja2.Template:
-    return templates().from_string(_TEMPLATE.read_text(encoding="utf-8"))
 
 
 # -- table ------------------------------------------------------------------------------------------------------------

@@ -123,16 +123,12 @@ def importance(record: SweepRecord) -> Iterator[Block]:
 def _varied_keys(record: SweepRecord, trials: Sequence[Trial]) -> list[_Key]:
     """Return the keys that have a value in every trial, and different ones."""
     names, space = short_names([*record.keys, SEED]), record.searched["space"]
-    values = {name: [_value(trial, name) for trial in trials] for name in names}
+    values = {name: [trial.values.get(name) for trial in trials] for name in names}
     return [
         _Key.of(name, names[name], space.get(name), tried)
         for name, tried in values.items()
         if None not in tried and len(set(map(str, tried))) > 1
     ]
-
-
-def _value(trial: Trial, key: str) -> Any:
-    return trial.values.get(key, trial.combination.get(key))
 
 
 def _reason_against(record: SweepRecord, trials: Sequence[Trial]) -> str:

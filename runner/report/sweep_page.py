@@ -45,7 +45,7 @@ def best_trial(record: SweepRecord) -> Iterator[Block]:
         *_values_over_time(record, best).items(),
         *reached,
         ("chosen for", record.ranking.reason),
-        ("status", _status_text(best)),
+        ("status", f"{best.status}: {best.reason}" if best.reason else best.status),
     ]
     yield Table(["", f"trial {best.number}"], [[Cell(name), Cell(value)] for name, value in rows], is_sortable=False)
     yield Code("\n".join(_commands(record, best)))
@@ -147,10 +147,6 @@ def _domain_text(domain: Any) -> str:
     start, end = domain["interval"]
     kind = "integers" if domain.get("int") else "numbers"
     return f"{kind} from {start:g} to {end:g}{', log scale' if domain.get('log') else ''}"
-
-
-def _status_text(trial: Trial) -> str:
-    return f"{trial.status}: {trial.reason}" if trial.reason else trial.status
 
 
 _STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "waiting")

@@ -323,13 +323,10 @@ def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list
         values = [finite_number(trial.result.get(metric)) for metric in objectives]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
-            points.append((trial, tuple(_gain(*gains) for gains in zip(known, objectives.values(), strict=True))))
+            gains = zip(known, objectives.values(), strict=True)
+            points.append((trial, tuple(value if mode == "max" else -value for value, mode in gains)))
     reached = {point for _, point in points}
     return [trial for trial, point in points if not any(_dominates(other, point) for other in reached)]
-
-
-def _gain(value: float, mode: str) -> float:
-    return value if mode == "max" else -value
 
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

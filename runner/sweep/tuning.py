@@ -17,7 +17,6 @@ import ray
 from ray import tune
 
 from runner.cluster import connected
-from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
@@ -98,7 +97,7 @@ class _Sweep:
         self._config_dir = None if config_dir is None else str(config_dir.absolute())
         self._display = display
         self.status: RunStatus = "FAILED"
-        self._tracking = SweepTracking(config, folder, self._composed_of)
+        self._tracking = SweepTracking(config, folder, lambda trial: compose_trial(self._settings_of(trial)))
 
     def finish(self) -> None:
         """Close all resources, however the sweep ended."""
@@ -159,9 +158,6 @@ class _Sweep:
             if reporting.interrupt_running() or not source.is_exhausted:
                 self.status = "KILLED" if self.status == "FINISHED" else self.status
             shutil.rmtree(scratch, ignore_errors=True)
-
-    def _composed_of(self, trial: Trial) -> tuple[Composed, ExperimentConfig]:
-        return compose_trial(self._settings_of(trial))
 
     def _settings_of(self, trial: Trial) -> TrialSettings:
         run_dir = str(self._folder.run_dir(trial).absolute())

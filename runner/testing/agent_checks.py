@@ -76,7 +76,8 @@ class SingleAgentCheck:
             obs, reward, terminated, truncated = answer
             if is_new:
                 length, total = 0, 0.0
-            self._check_observation(obs, "reset" if is_new else "step")
+            method, rows = "reset" if is_new else "step", nested.map_leaves(lambda leaf: leaf[None], obs)
+            self.found.check_observations(self._checks, rows, method, method)
             if not is_new:
                 self.found.check_end("terminated", terminated, "step")
                 self.found.check_end("truncated", truncated, "step")
@@ -129,9 +130,6 @@ class SingleAgentCheck:
             space.seed(self._seed + self._num_seeded)
             self._seeded, self._num_seeded = space, self._num_seeded + 1
         return space.sample()
-
-    def _check_observation(self, obs: Any, method: str) -> None:
-        self.found.check_observations(self._checks, nested.map_leaves(lambda leaf: leaf[None], obs), method, method)
 
     def _check_repeated(self, first: list[Answer]) -> None:
         """Compare with the results of a second environment to the same seeds and actions."""

@@ -252,7 +252,7 @@ def inspect_environment(
     Raises:
         ConfigError: the environment cannot be created, or its spaces are not supported.
     """
-    make = _maker_of(env)
+    make: Make = partial(make_environment, env) if isinstance(env, EnvConfig) else partial(_make, env)
     name, rule = _name_of(env), env.validate_observations if isinstance(env, EnvConfig) else "warn"
     made = make(1)
     check: SingleAgentCheck | VectorCheck | MultiAgentCheck
@@ -280,11 +280,6 @@ def inspect_environment(
 
 def _name_of(env: EnvConfig | Callable[..., Environment]) -> str:
     return env.name if isinstance(env, EnvConfig) else getattr(env, "__name__", type(env).__name__)
-
-
-def _maker_of(env: EnvConfig | Callable[..., Environment]) -> Make:
-    """Return a function that makes the environment with a number of sub-environments."""
-    return partial(make_environment, env) if isinstance(env, EnvConfig) else partial(_make, env)
 
 
 def _make(make: Callable[..., Environment], num_envs: int) -> Environment:

@@ -240,7 +240,8 @@ class _ModuleContract:
             batch = self._learning() if name == "forward_train" else self._acting()
             kept = {column: nested.map_leaves(torch.clone, value) for column, value in batch.items()}
             getattr(self.module, name)(batch)
-            changed = [c for c in dict.fromkeys([*kept, *batch]) if not _is_kept(batch.get(c), kept.get(c))]
+            columns = dict.fromkeys([*kept, *batch])
+            changed = [c for c in columns if c not in batch or c not in kept or not are_equal(batch[c], kept[c])]
             if changed:
                 what = f"{name} writes into {', '.join(changed)} of its batch"
                 yield Problem(what, name, fix="write to new tensors")
@@ -396,7 +397,3 @@ def _steps(tree: Any, t: int) -> Any:
 
 def _without_dtype(tree: Any) -> Any:
     return nested.map_leaves(lambda leaf: leaf.float(), tree)
-
-
-def _is_kept(value: Any, kept: Any) -> bool:
-    return value is not None and kept is not None and are_equal(value, kept)

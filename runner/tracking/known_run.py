@@ -309,6 +309,7 @@ def _tracking_to(mlflow: Any, uri: str) -> Iterator[None]:
 def _register(mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, run_id: str, checkpoint: str) -> str:
     import mlflow.onnx
     import onnx
+    from mlflow.models import ModelSignature
 
     client = mlflow.MlflowClient()
     before = client.get_run(run_id).info
@@ -316,7 +317,7 @@ def _register(mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: st
         info = mlflow.onnx.log_model(
             onnx.load_from_string(content),
             name=_ARTIFACT_NAME,
-            signature=_signature(manifest),
+            signature=ModelSignature(_schema(manifest["inputs"]), _schema(manifest["outputs"])),
             registered_model_name=name,
             pip_requirements=[f"{package}=={importlib.metadata.version(package)}" for package in _NEEDED],
             save_as_external_data=False,
@@ -327,12 +328,6 @@ def _register(mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: st
     version = str(info.registered_model_version)
     client.set_model_version_tag(name, version, "runner.checkpoint", checkpoint)
     return version
-
-
-def _signature(manifest: Mapping[str, Any]) -> Any:
-    from mlflow.models import ModelSignature
-
-    return ModelSignature(inputs=_schema(manifest["inputs"]), outputs=_schema(manifest["outputs"]))
 
 
 def _schema(ports: Sequence[Mapping[str, Any]]) -> Any:
