@@ -361,11 +361,6 @@ def section_of(page: Path) -> str:
     return "\n".join(f"#{line}" if line.startswith("#") else line for line in [*lines, ""])
 
 
-def write_page(interval: Interval) -> None:
-    """Write docs/results.md from all results."""
-    PAGE.write_text(page_of(read_runs(LEARNING) | read_runs(ZOO), interval), encoding="utf-8")
-
-
 def _suite_section(suite: str, tables: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> str:
     """Return the section of a suite: its tables, learning curves, commands, machines."""
     lines = [f"## {suite}\n", *([f"{NOTES[suite]}\n"] if suite in NOTES else []), *tables]
@@ -455,7 +450,7 @@ def main() -> None:
     if arguments.compare is not None:
         print("\n".join(comparison(*map(read_runs, arguments.compare))))
         return
-    write_page(rliable_interval)
+    PAGE.write_text(page_of(read_runs(LEARNING) | read_runs(ZOO), rliable_interval), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,15 @@ def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path, caplog: py
     assert "trial 0 continues unchanged: trial 1 does not have a checkpoint" in caplog.text
 
 
+cached_config = cache(config_from)
+
+
 @given(st.floats(1e-6, 1.0), st.booleans(), st.booleans())
 def test_what_pb2_calculates_with_comes_back(value: float, is_log: bool, are_logarithms: bool) -> None:
     domain = Interval("algorithm.lr", 1e-6, 1.0, is_log=is_log)
     scheduler = "pb2" if are_logarithms else "pbt"
-    overrides = ["+experiment=ppo_cartpole", f"sweep={scheduler}"]
-    (coordinate,) = coordinates(config_of(tuple(overrides)), SearchSpace((), (domain,)), {domain.key: value}).values()
+    config = cached_config("+experiment=ppo_cartpole", f"sweep={scheduler}")
+    (coordinate,) = coordinates(config, SearchSpace((), (domain,)), {domain.key: value}).values()
     assert from_coordinate(domain, coordinate, value, are_logarithms) == pytest.approx(value, rel=1e-9)
 
 
@@ -134,15 +138,6 @@ def test_small_whole_numbers_change_too() -> None:
     ] == [
         *(1, 2, 1, 3, 7, 10),
     ]
-
-
-CONFIGS: dict[tuple[str, ...], Any] = {}
-
-
-def config_of(overrides: tuple[str, ...]) -> Any:
-    if overrides not in CONFIGS:
-        CONFIGS[overrides] = config_from(*overrides)
-    return CONFIGS[overrides]
 
 
 SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain", "sweep.name=s")
