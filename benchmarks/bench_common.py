@@ -55,18 +55,42 @@ def python_of(library: str) -> str:
     return str(ROOT / ".peers" / library / "bin" / "python")
 
 
-def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> argparse.ArgumentParser:
-    """Return a parser with the flags of all drivers that run peers; unknown flags are passed to the peers.
+class Parser(argparse.ArgumentParser):
+    """A command line with `--out` and `--quick`.
+
+    Args:
+        out: name of the file with the raw results.
+        epilog: text below the flags.
+    """
+
+    def __init__(self, description: str | None, out: str, epilog: str | None = None) -> None:
+        super().__init__(description=description, epilog=epilog, allow_abbrev=False)
+        self._numbers: dict[str, tuple[float, float]] = {}
+        self.add_argument("--out", type=Path, default=RESULTS_DIR / out)
+        self.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
+
+    def add_number(self, flag: str, full: float, quick: float, what: str = "") -> None:
+        """Add a flag whose default is smaller with `--quick`."""
+        help_ = f"{what}default: {full:,}, or {quick:,} with --quick"
+        self._numbers[self.add_argument(flag, type=type(full), help=help_).dest] = (full, quick)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Set the numbers that are not given; also called by `parse_args`."""
+        parsed, extra = super().parse_known_args(args, namespace)
+        for name, (full, quick) in self._numbers.items():
+            if getattr(parsed, name) is None:
+                setattr(parsed, name, quick if parsed.quick else full)
+        return parsed, extra
+
+
+def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> Parser:
+    """Return the command line of drivers that run peers; unknown flags are passed to the peers.
 
     Args:
         out: name of the file with the raw results.
         peers: default of `--peers`.
     """
-    p = argparse.ArgumentParser(
-        description=description,
-        epilog="Other flags (--lr, --num-epochs, --iterations, ...) are passed to every peer.",
-        allow_abbrev=False,
-    )
+    p = Parser(description, out, "Other flags (--lr, --num-epochs, --iterations, ...) are passed to every peer.")
     p.add_argument(
         "--peers",
         default=peers,
@@ -74,25 +98,13 @@ def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> arg
     )
     for library in LIBRARIES:
         p.add_argument(f"--python-{library}", default=python_of(library))
-    p.add_argument("--out", type=Path, default=RESULTS_DIR / out)
-    p.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     return p
 
 
-def add_repeats(p: argparse.ArgumentParser) -> None:
-    """Add the flags of drivers that time complete iterations; `repeats_of` reads them."""
-    p.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
-    p.add_argument("--iterations", type=int, default=None, help="default: 20, or 2 with --quick")
-    p.add_argument("--warmup", type=int, default=None, help="default: 3, or 1 with --quick")
-
-
-def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
-    """Return the numbers of repeats, iterations and warm-up iterations."""
-    repeats, iterations, warmup = (
-        small if given is None and args.quick else full if given is None else given
-        for given, full, small in ((args.repeats, 3, 1), (args.iterations, 20, 2), (args.warmup, 3, 1))
-    )
-    return repeats, iterations, warmup
+def add_repeats(p: Parser) -> None:
+    """Add the flags of drivers that time complete iterations."""
+    for flag, full, quick in (("--repeats", 3, 1), ("--iterations", 20, 2), ("--warmup", 3, 1)):
+        p.add_number(flag, full, quick)
 
 
 def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:

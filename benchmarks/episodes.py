@@ -7,7 +7,6 @@ two extra model outputs, like PPO's on CartPole.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -164,30 +163,24 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = bc.Parser(__doc__, "episodes.json")
     parser.add_argument("--python-rllib", default=bc.python_of("rllib"))
-    parser.add_argument(
-        "--repeats", type=int, default=None, help="processes per library (default: 3, or 1 with --quick)"
-    )
-    parser.add_argument("--budget", type=float, default=None, help="seconds per case and process (default: 0.2)")
-    parser.add_argument("--out", type=bc.Path, default=bc.RESULTS_DIR / "episodes.json")
-    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
+    parser.add_number("--repeats", 3, 1, "processes per library; ")
+    parser.add_number("--budget", 0.2, 0.01, "seconds per case and process; ")
     parser.add_argument("--measure", choices=("ours", "rllib"), help="only measure this library, in this process")
     args = parser.parse_args(argv)
-    budget_s = args.budget if args.budget is not None else 0.01 if args.quick else 0.2
     if args.measure:
-        print(json.dumps(measure_peer(args.measure, budget_s)))
+        print(json.dumps(measure_peer(args.measure, args.budget)))
         return
-    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
     peers = [bc.Peer("ours", ""), bc.Peer("rllib", "", python=args.python_rllib)]
     machine = bc.machine_facts(peers)
     results: dict[str, list[dict[str, float]]] = {peer.name: [] for peer in peers}
-    for repeat in range(repeats):
+    for repeat in range(args.repeats):
         for peer in peers:
-            results[peer.name].append(run_peer(peer, budget_s))
-            bc.log(f"[{repeat + 1}/{repeats}] {peer.name}")
-    bc.write_json(args.out, {"machine": machine, "repeats": repeats, "microseconds": results})
-    print(f"Microseconds per call: the fastest of {repeats} processes.\n")
+            results[peer.name].append(run_peer(peer, args.budget))
+            bc.log(f"[{repeat + 1}/{args.repeats}] {peer.name}")
+    bc.write_json(args.out, {"machine": machine, "repeats": args.repeats, "microseconds": results})
+    print(f"Microseconds per call: the fastest of {args.repeats} processes.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

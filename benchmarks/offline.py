@@ -53,12 +53,9 @@ def make_data(peers: dict[str, bc.Peer], folder: Path, num_steps: int) -> None:
 
 def main() -> None:
     parser = bc.parser(__doc__, "offline.json", "ours,bare,rllib")
-    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
-    parser.add_argument(
-        "--steps", type=int, default=None, help="env steps of the data (default: 100,000, or 5,000 with --quick)"
-    )
+    parser.add_number("--repeats", 3, 1)
+    parser.add_number("--steps", 100_000, 5_000, "env steps of the data; ")
     args, extra = parser.parse_known_args()
-    repeats = args.repeats or (1 if args.quick else 3)
     updates = ["--updates", "20" if args.quick else "600", "--warmup", "20" if args.quick else "100"]
     peers = {peer.name: peer for peer in bc.named_peers(args, PEERS)}
     machine = bc.machine_facts(peers.values())
@@ -73,8 +70,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make_data(peers, folder, args.steps or (5_000 if args.quick else 100_000))
-        for _ in range(repeats):
+        make_data(peers, folder, args.steps)
+        for _ in range(args.repeats):
             measure("bare loop, data in memory", "bare", ["--data", str(folder / "table"), *updates, *extra])
             for row in ROWS:
                 for name, data in row.data.items():
@@ -86,8 +83,9 @@ def main() -> None:
                     flags = ["--env", env, "--output", str(output), "--episodes", episodes, *extra]
                     measure(f"recording {env}", name, flags)
                     shutil.rmtree(output, ignore_errors=True)
-    bc.write_json(args.out, {"machine": machine, "repeats": repeats, "results": results})
-    print(f"Median of {repeats} runs (min-max): updates of {BATCH:,} rows per second, env steps recorded per second.\n")
+    bc.write_json(args.out, {"machine": machine, "repeats": args.repeats, "results": results})
+    units = f"updates of {BATCH:,} rows per second, env steps recorded per second"
+    print(f"Median of {args.repeats} runs (min-max): {units}.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

@@ -5,11 +5,9 @@ Target: the default pipelines take at most 25 us with 8 sub-environments, and le
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import bench_common as bc
 
@@ -108,22 +106,19 @@ def verdict(results: Results) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are passed on.", allow_abbrev=False)
-    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
-    parser.add_argument("--vector-steps", type=int, default=None, help="default: 5000, or 500 with --quick")
+    parser = bc.Parser(__doc__, "pipelines.json", "Other flags are passed on.")
+    parser.add_number("--repeats", 3, 1)
+    parser.add_number("--vector-steps", 5000, 500)
     parser.add_argument("--default-only", action="store_true", help="skip the variants")
-    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "pipelines.json")
-    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
     args, extra = parser.parse_known_args()
-    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
-    vector_steps = args.vector_steps if args.vector_steps is not None else 500 if args.quick else 5000
     variants = [DEFAULT] if args.default_only else list(VARIANTS)
     machine = bc.machine_facts([PEER])
-    flags = ["--vector-steps", str(vector_steps), *extra]
-    results = measure_all(variants, repeats, flags)
+    flags = ["--vector-steps", str(args.vector_steps), *extra]
+    results = measure_all(variants, args.repeats, flags)
     raw = [{"variant": variant.name, "num_envs": size, "results": found} for (variant, size), found in results.items()]
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "pipelines": raw})
-    print(f"Microseconds per vector step, medians of {repeats} runs (min-max), {vector_steps:,} vector steps each.")
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": args.repeats, "pipelines": raw})
+    runs = f"{args.repeats} runs (min-max), {args.vector_steps:,} vector steps each"
+    print(f"Microseconds per vector step, medians of {runs}.")
     print("`other`: drawing noise, and `action_logp` when a fragment is cut, as the share of one step.\n")
     print(whole_table(results) + "\n\n" + verdict(results) + "\n")
     print("Each connector with a separate timer, which adds a little; without `other`:\n")

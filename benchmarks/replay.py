@@ -6,10 +6,8 @@ Memory is compared with the columns of these steps: observations (once), actions
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import bench_common as bc
 import numpy as np
@@ -142,17 +140,14 @@ def _met(values: list[float], most: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
-    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "replay.json")
+    parser = bc.Parser(__doc__, "replay.json")
+    parser.add_number("--repeats", 3, 1)
+    parser.add_number("--calls", 2000, 20)
     args, _ = parser.parse_known_args()
-    repeats, calls = (1, 20) if args.quick else (args.repeats, args.calls)
     machine = bc.machine_facts([])
-    found = measure(repeats, calls)
+    found = measure(args.repeats, args.calls)
     bc.write_json(args.out, {"machine": machine, "replay": found})
-    print(f"Median of {repeats} turns (min-max), each the median of {calls} calls.\n")
+    print(f"Median of {args.repeats} turns (min-max), each the median of {args.calls} calls.\n")
     print(table(found))
     print("\n" + bc.machine_text(machine))
 

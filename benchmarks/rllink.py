@@ -36,23 +36,22 @@ ROWS = (
 
 def main() -> None:
     parser = bc.parser(__doc__, "rllink.json", "ours,rllib")
-    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
+    parser.add_number("--repeats", 3, 1)
     args, extra = parser.parse_known_args()
-    repeats = args.repeats or (1 if args.quick else 3)
     seconds = ["--warmup-s", "1", "--seconds", "2"] if args.quick else []
     known = bc.Peer("ours", "ours_rllink.py"), bc.Peer("rllib", "rllib_rllink.py")
     peers = {peer.name: peer for peer in bc.named_peers(args, known)}
     machine = bc.machine_facts(peers.values())
     results: dict[str, list[bc.Result]] = {row.title: [] for row in ROWS}
-    for _ in range(repeats):
+    for _ in range(args.repeats):
         for row in ROWS:
             if row.peer in peers:
                 flags = ["--kind", row.kind, "--clients", str(row.clients), *seconds, *extra]
                 result = bc.run_peer(peers[row.peer], flags)
                 results[row.title].append(result)
                 bc.log(f"{row.title}: {result['steps_per_s']:,.0f}")
-    bc.write_json(args.out, {"machine": machine, "repeats": repeats, "results": results})
-    print(f"Median of {repeats} runs (min-max), env steps per second.\n")
+    bc.write_json(args.out, {"machine": machine, "repeats": args.repeats, "results": results})
+    print(f"Median of {args.repeats} runs (min-max), env steps per second.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

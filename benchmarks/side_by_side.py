@@ -120,13 +120,12 @@ def measured(
     parser = bc.parser(description, f"{name}.json", ",".join(peer.name for peer in known))
     bc.add_repeats(parser)
     args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
     peers = bc.named_peers(args, known)
     machine = bc.machine_facts(peers)
-    flags = [*peer_flags, "--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags, unit)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
-    return peers, results, f"{repeats} runs (min-max), {iterations} iterations", bc.machine_text(machine)
+    flags = [*peer_flags, "--iterations", str(args.iterations), "--warmup", str(args.warmup), *extra]
+    results = measure_all(peers, args.repeats, flags, unit)
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": args.repeats, name: results})
+    return peers, results, f"{args.repeats} runs (min-max), {args.iterations} iterations", bc.machine_text(machine)
 
 
 def run_speeds(

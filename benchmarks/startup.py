@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -70,17 +69,14 @@ def wait_for_line(path: Path, process: subprocess.Popen[bytes], start: float) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Other arguments are overrides for runner.")
-    parser.add_argument("--repeats", type=int, default=None, help="default: 5, or 1 with --quick")
-    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
-    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "startup.json")
+    parser = bc.Parser(__doc__, "startup.json", "Other arguments are overrides for runner.")
+    parser.add_number("--repeats", 5, 1)
     args, extra = parser.parse_known_args()
-    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 5
     imports, firsts = [], []
-    for repeat in range(repeats):
+    for repeat in range(args.repeats):
         imports.append(import_seconds())
         firsts.append(first_result_seconds(extra))
-        bc.log(f"[{repeat + 1}/{repeats}] imports {imports[-1]:.2f} s, first result {firsts[-1]:.2f} s")
+        bc.log(f"[{repeat + 1}/{args.repeats}] imports {imports[-1]:.2f} s, first result {firsts[-1]:.2f} s")
     machine = bc.machine_facts([bc.Peer("ours", "ours.py")])
     bc.write_json(args.out, {"machine": machine, "imports_s": imports, "first_result_s": firsts})
     header = ["`import torch, mlflow` (s)", "runner to its first result (s)", "ratio"]

@@ -209,10 +209,8 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = bc.Parser(__doc__, "sweeps.json")
     parser.add_argument("--grid-steps", type=int, default=100_000, help="env steps per trial of the grid")
-    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are meaningless")
-    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "sweeps.json")
     args = parser.parse_args()
     result = measure(args)
     machine = bc.machine_facts([bc.Peer("ours", "ours.py")])

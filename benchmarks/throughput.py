@@ -68,14 +68,13 @@ def main() -> None:
     parser = bc.parser(__doc__, "throughput.json")
     bc.add_repeats(parser)
     args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
     peers = bc.named_peers(args, bc.CARTPOLE_PEERS)
     machine = bc.machine_facts(peers)
-    flags = ["--mode", "throughput", "--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
+    flags = ["--mode", "throughput", "--iterations", str(args.iterations), "--warmup", str(args.warmup), *extra]
+    results = measure_all(peers, args.repeats, flags)
     raw = [{"setting": asdict(setting), "results": found} for setting, found in results.items()]
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "throughput": raw})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations each.\n")
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": args.repeats, "throughput": raw})
+    print(f"Median env steps/s of {args.repeats} runs (min-max), {args.iterations} iterations each.\n")
     print(table(results, peers))
     print("\n" + bc.machine_text(machine))
 

@@ -56,16 +56,15 @@ def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
 
 def main() -> None:
     parser = bc.parser(__doc__, "time_to_450.json")
-    parser.add_argument("--seeds", type=int, default=None, help="default: 5, or 1 with --quick")
+    parser.add_number("--seeds", 5, 1)
     parser.add_argument("--num-envs", type=int, default=8)
     args, extra = parser.parse_known_args()
-    seeds = args.seeds if args.seeds is not None else 1 if args.quick else 5
     peers = bc.named_peers(args, bc.CARTPOLE_PEERS)
     machine = bc.machine_facts(peers)
     flags = ["--mode", "time-to-450", "--num-envs", str(args.num_envs), *extra]
-    results = measure_all(peers, seeds, flags)
+    results = measure_all(peers, args.seeds, flags)
     bc.write_json(args.out, {"machine": machine, "flags": flags, "time_to_450": results})
-    print(f"Median of {seeds} seeds (min-max), flags: {' '.join(flags)}\n")
+    print(f"Median of {args.seeds} seeds (min-max), flags: {' '.join(flags)}\n")
     print(table(results, peers))
     print("\n" + bc.machine_text(machine))
 
