@@ -167,9 +167,7 @@ Interval = Callable[[Sequence[float]], tuple[float, float, float]]
 
 def read_runs(path: Path) -> dict[str, list[Run]]:
     """Return experiment -> its runs, the newest one of each seed, by seed."""
-    newest: dict[tuple[str, int], Run] = {}
-    for run in _lines_of(path):
-        newest[run["experiment"], run["seed"]] = run
+    newest = {(run["experiment"], run["seed"]): run for run in _lines_of(path)}
     by_experiment: dict[str, list[Run]] = {}
     for (experiment, _), run in sorted(newest.items()):
         by_experiment.setdefault(experiment, []).append(run)

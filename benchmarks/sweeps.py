@@ -97,10 +97,8 @@ def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
     with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
         folder, began = Path(tmp) / "sweep", time.time()
         seconds = run(("-m", *overrides, f"hydra.sweep.dir={folder}"), Path(tmp))
-        last = {}
-        for line in (folder / "trials.jsonl").read_text().splitlines():
-            read = json.loads(line)
-            last[read["number"]] = read
+        lines = map(json.loads, (folder / "trials.jsonl").read_text().splitlines())
+        last = {line["number"]: line for line in lines}
         trials = [
             Trial(number, read["status"], read["time"] - began, read_progress(folder / str(number)))
             for number, read in last.items()

@@ -87,13 +87,8 @@ class ProgressLog:
     def _complete_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         if not self.path.exists():
             return []
-        lines = []
         *complete, _partial = self.path.read_bytes().split(b"\n")
-        for line in complete:
-            record = parse_line(line)
-            if record is not None:
-                lines.append((line, record))
-        return lines
+        return [(line, record) for line in complete if (record := parse_line(line)) is not None]
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
