@@ -50,19 +50,6 @@ COLUMNS = (
 )
 
 
-def measure_all(
-    peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str], unit: str = "env steps"
-) -> list[bc.Result]:
-    """Measure all systems, interleaved, in one process each."""
-    results = []
-    for repeat in range(repeats):
-        for peer in peers:
-            result = bc.run_peer(peer, ["--seed", str(repeat), *flags])
-            results.append(result)
-            bc.log(f"[{repeat + 1}/{repeats}] {peer.name} {result['steps_per_s']:,.0f} {unit}/s")
-    return results
-
-
 def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
     """Return one row per system, and one per other system with the ratio to ours."""
     rows = []
@@ -107,7 +94,7 @@ def rows_of_bars(results: Sequence[bc.Result], bars: Sequence[Bar]) -> list[list
 def measured(
     description: str | None, name: str, known: Sequence[bc.Peer], peer_flags: Sequence[str], unit: str = "env steps"
 ) -> tuple[list[bc.Peer], list[bc.Result], str, str]:
-    """Measure as the command line says, and write `<name>.json`.
+    """Measure the systems of the command line in turn, in one process each, and write `<name>.json`.
 
     Args:
         known: systems that `--peers` can name; by default all of them run.
@@ -123,7 +110,11 @@ def measured(
     peers = bc.named_peers(args, known)
     machine = bc.machine_facts(peers)
     flags = [*peer_flags, "--iterations", str(args.iterations), "--warmup", str(args.warmup), *extra]
-    results = measure_all(peers, args.repeats, flags, unit)
+    results = []
+    for repeat in range(args.repeats):
+        for peer in peers:
+            results.append(bc.run_peer(peer, ["--seed", str(repeat), *flags]))
+            bc.log(f"[{repeat + 1}/{args.repeats}] {peer.name} {results[-1]['steps_per_s']:,.0f} {unit}/s")
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": args.repeats, name: results})
     return peers, results, f"{args.repeats} runs (min-max), {args.iterations} iterations", bc.machine_text(machine)
 
