@@ -1,4 +1,4 @@
-"""Reports the actors of this process that wait for resources, the resources they need, and the free ones."""
+"""Actors of this process that wait for resources, and the number of further actors that fit into the cluster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from runner.cluster.node_polling import polled
-from runner.compat.ray_cluster import PendingActor, actor_id, rows_of_pending_actors
+from runner.compat.ray_cluster import PendingActor, actor_id, available_resources_per_node, rows_of_pending_actors
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
 _LOOKS_AN_INTERVAL = 10
+_LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 _ALWAYS_SHOWN = ("CPU", "GPU")
 _TITLES = {"EnvRunnerActor": "env runner", "LearnerActor": "learner", "ReplayShardActor": "replay shard"}
 _IN_GROUP = "_group_"  # between a resource's name and its placement group's id
@@ -51,6 +52,32 @@ def waits_reported(note: Callable[[str], None], interval_s: float = INTERVAL_S) 
 def pending_actors() -> list[PendingActor]:
     """Return the actors of this process for which no node has resources at the moment."""
     return [replace(row, resources=_needed(row.resources)) for row in rows_of_pending_actors()]
+
+
+def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[str, float]] = ()) -> int:
+    """Return the number of actors for which the nodes have resources now, after the pending actors.
+
+    Takes two requests to Ray's head node, a few ms.
+
+    Args:
+        each: logical resources of one actor by Ray's names.
+        most: maximum number to return.
+        others: resources of further actors and tasks, which stay reserved.
+    """
+    free = available_resources_per_node()
+    for other in (*(actor.resources for actor in pending_actors()), *others):
+        _take_place(other, free)
+    return next((count for count in range(most) if not _take_place(each, free)), most)
+
+
+def _take_place(asked: Mapping[str, float], free: Sequence[dict[str, float]]) -> bool:
+    """Take the resources from the first node that has them; return whether there is one."""
+    for node in free:
+        if all(node.get(name, 0.0) > amount - _LEAST_AMOUNT for name, amount in asked.items() if amount):
+            for name, amount in asked.items():
+                node[name] = node.get(name, 0.0) - amount
+            return True
+    return False
 
 
 def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | None:

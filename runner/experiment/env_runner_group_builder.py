@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cluster.actor_group import ActorGroup, MakeCaller
 from runner.cluster.actors import Caller, LocalActor, RemoteActor, Role
-from runner.cluster.capacity import count_places
 from runner.cluster.elastic_group import ElasticGroup, Size
+from runner.cluster.pending_actors import count_places
 from runner.cluster.placement import Placement
 from runner.cluster.replaying_actor import ReplayingActor, ReplayRules
 from runner.config.blocks import ASYNC
