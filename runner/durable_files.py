@@ -1,12 +1,19 @@
-"""Writes files that survive a power failure."""
+"""Writes files that survive a power failure, and locks files for other processes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_file(path: Path, content: bytes) -> str:
@@ -42,3 +49,31 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(descriptor: int, patience_s: float) -> Iterator[bool]:
+    """Lock an open file in this context, and yield whether it is locked.
+
+    It is not if the file system does not support locks, or if another process keeps its lock for `patience_s`.
+    """
+    is_locked = _lock(descriptor, patience_s)
+    try:
+        yield is_locked
+    finally:
+        if is_locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _lock(descriptor: int, patience_s: float) -> bool:
+    give_up_s = time.monotonic() + patience_s
+    while fcntl is not None and time.monotonic() < give_up_s:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True
+    return False

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, RunFailure, UserError
+from runner.durable_files import locked
 
 STALE_AFTER_S = 60.0
 LOCK_FILE = ".lock"
@@ -160,11 +161,6 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 BEAT_S = 10.0
 _CLAIM_BYTES = 4096  # written in one call, so that readers see a complete claim or none
 _MUTEX_PATIENCE_S = 2.0
@@ -297,7 +293,7 @@ def _take(folder: Path, title: str, member_of: str | None) -> FolderLock:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(folder / LOCK_FILE, flags, 0o666)
     try:
-        with _mutex(descriptor) as is_exclusive:
+        with locked(descriptor, _MUTEX_PATIENCE_S) as is_exclusive:
             other = read_claim(folder)
             is_ours = other is None or (member_of is not None and other.member_of == member_of)
             if other is not None and not is_ours and is_alive(other, folder):
@@ -324,28 +320,3 @@ def _refusal(folder: Path, what: str, held_folder: Path, claim: Claim) -> Folder
     if not claim.is_of_this_machine:
         fix += f"; if it is dead, the folder is free {STALE_AFTER_S:g} s after its last heartbeat"
     return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), fix=fix).render_alone())
-
-
-@contextmanager
-def _mutex(descriptor: int) -> Iterator[bool]:
-    """Keep other processes from checking the claim in this context; yield whether the file system supports locks."""
-    is_locked = _lock(descriptor)
-    try:
-        yield is_locked
-    finally:
-        if is_locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _lock(descriptor: int) -> bool:
-    give_up_s = time.monotonic() + _MUTEX_PATIENCE_S
-    while fcntl is not None and time.monotonic() < give_up_s:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.02)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True
-    return False

@@ -178,7 +178,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def another_one_writes(_: float) -> None:
         write_claim(tmp_path, host="node7", machine="node7 boot")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     monkeypatch.setattr(locks, "_SETTLE_S", 0.0)
     with held(tmp_path), pytest.raises(FolderHeld), held(tmp_path):
         pass

@@ -17,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
+from runner.durable_files import locked
 from runner.tracking.known_run import error_line, sqlite_path
 from runner.tracking.plain_values import MLFLOW_NAMES, escaped_name
 
@@ -236,25 +237,11 @@ def _creation_lock(tracking_uri: str) -> Iterator[None]:
         yield
         return
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # never write through a symbolic link
-    with os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o666), "r+") as file:
-        _wait_for_lock(file.fileno())
+    with (
+        os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o666), "r+") as file,
+        locked(file.fileno(), LOCK_TIMEOUT_S),  # if it cannot be locked, continue without
+    ):
         yield
-
-
-def _wait_for_lock(descriptor: int) -> None:
-    """Lock until the file is closed. Continue without a lock if locks are unsupported or held too long."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    give_up_at = time.monotonic() + LOCK_TIMEOUT_S
-    while time.monotonic() < give_up_at:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-        except OSError:
-            return
 
 
 def _batches(items: Iterable[Item], kind: str, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
