@@ -46,7 +46,6 @@ FIXED = {
     **dict.fromkeys(("pqn_minatar_seaquest", "pqn_minatar_space_invaders"), 5),
     **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_breakout", "dqn_minatar_freeway"), 5),
     **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
-    "ppo_minigrid_memory": 5,
 }
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
@@ -58,7 +57,7 @@ EXPERIMENTS = {
     ),
     **dict.fromkeys(("ppo_acrobot", "ppo_atari_pong", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
-    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"), 10),
+    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor", "ppo_minigrid_memory"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
     **dict.fromkeys(("crossq_pendulum", "ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),

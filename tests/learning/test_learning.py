@@ -82,6 +82,7 @@ PROMISES = {
     "ppo_minigrid_doorkey": (0.94, 500_000),
     "ppo_minigrid_empty": (0.9, 200_000),
     "ppo_minigrid_key_corridor": (0.94, 1_000_000),
+    "ppo_minigrid_memory": (0.9, 1_000_000),
     "ppo_pendulum": (-300, 400_000),
     "ppo_sb3_cartpole": (450, 200_000),
     "ppo_stateless_cartpole_lstm": (350, 300_000),
@@ -105,6 +106,7 @@ EVALUATED = {
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
     *("crossq_pendulum", "dqn_cartpole_iqn", "ppo_minigrid_doorkey", "ppo_minigrid_key_corridor"),
+    "ppo_minigrid_memory",
     *("ppo_curriculum_goal_maze", "qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"),
 }
 # These have no target return: they train for a fixed number of env steps, on the results page or not at all.
@@ -112,7 +114,7 @@ UNTRIED = {
     *("dqn_atari_breakout", "ppo_ant", "ppo_atari_breakout", "ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu"),
     *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
     *("ppo_pusher", "ppo_reacher", "ppo_swimmer", "sac_hopper", "sac_bipedal_walker"),
-    *("mappo_simple_spread", "ppo_minigrid_memory"),
+    "mappo_simple_spread",
     *(f"ppo_{robot}_tuned" for robot in ("ant", "half_cheetah", "swimmer")),
     *(f"crossq_{robot}" for robot in ("half_cheetah", "hopper", "walker2d")),
     *(f"{algorithm}_minatar_{game}" for game in GAMES for algorithm in ("dqn", "ppo", "pqn")),
