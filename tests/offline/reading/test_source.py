@@ -468,7 +468,7 @@ def test_ray_data_reads_infos_that_only_some_files_have(ray_cluster: None, tmp_p
     parts[with_infos] = replace(parts[with_infos], infos=ListedInfos([[{}, {"x": 1}, {}]]))
     for part in parts:
         record(tmp_path, part)
-    assert_same(concat_blocks(list(through_ray(source_of(tmp_path)))), concat_blocks(parts))
+    assert_same(through_ray(source_of(tmp_path)), concat_blocks(parts))
 
 
 @pytest.mark.slow
