@@ -375,7 +375,7 @@ MISTAKES = [
     ),
     pytest.param(
         [{"Dequeue": {"queue": "q"}}, {"Enqueue": {"queue": "q"}}, TRAIN],
-        [never_filled("algorithm.plan.0", "q")],
+        [in_a_circle("algorithm.plan.0", "q")],
         id="a queue that fills itself",
     ),
     pytest.param(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem, Where, nearest_match, show_value
@@ -37,12 +37,16 @@ def items_after(plan: Plan) -> dict[str, Items]:
 
 
 class ItemCheck:
-    """Checks the items between the steps of a plan, whose steps are valid one by one."""
+    """Checks the items between the steps of a plan, whose steps are valid one by one.
+
+    Attributes:
+        given: key of the step -> types of its items; empty if it never gives one.
+    """
 
     def __init__(self, where: Where) -> None:
         self._where = where
         self._problems: list[Problem] = []
-        self._queues: dict[str, tuple[str, ...]] = {}
+        self._queues: dict[str, tuple[str, ...]] = {}  # queue that items reach -> their known types
         self.given: dict[str, Items] = {}
 
     def problems_of(self, plan: Plan) -> list[Problem]:
@@ -88,10 +92,11 @@ class ItemCheck:
 
     def _given_by(self, step: PlanStep, items: Items) -> Items:
         if isinstance(step.config, DequeueConfig):
-            return self._queues.get(step.config.queue)
-        if isinstance(step.config, EnqueueConfig) and items is not None:
+            types = self._queues.get(step.config.queue)
+            return () if types is None else types or None
+        if isinstance(step.config, EnqueueConfig) and items != ():
             known = self._queues.get(step.config.queue, ())
-            self._queues[step.config.queue] = tuple(dict.fromkeys((*known, *items)))
+            self._queues[step.config.queue] = tuple(dict.fromkeys((*known, *(items or ()))))
         if isinstance(step.config, (DuplicateConfig, EnqueueConfig)) and RECORDED_BATCHES in (items or ()):
             what = f"{step.key}: {step.name} cannot store recorded batches, which are in the processes of the learners"
             self._add(what, step, f"ReadRecorded -> {step.name}", "ReadRecorded -> TrainOneStep")
@@ -102,6 +107,8 @@ class ItemCheck:
             self._check_trained(step, step.config.modules, items)
         if isinstance(step.config, BranchesConfig):
             return self._given_by_branches(step, step.config, items)
+        if items == ():
+            return ()
         return (items if step.takes is not None else None) if step.gives is None else step.gives
 
     def _check_trained(self, step: PlanStep, modules: Sequence[str], items: Items) -> None:
@@ -206,35 +213,32 @@ def _waits(step: PlanStep, index: int) -> bool:
     return not isinstance(begin.config, (ReadRecordedConfig, ReplayConfig))
 
 
-def find_queue_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    """Find queues that are never filled or emptied, and queues with contradicting capacities."""
-    yield from _find_unfit_ends(plan, where)
-    yield from _find_capacity_problems(plan, where)
+def find_queue_problems(plan: Plan, given: Mapping[str, Items], where: Where) -> Iterator[Problem]:
+    """Find queues that are never filled or emptied, and queues with contradicting capacities.
 
-
-def _find_unfit_ends(plan: Plan, where: Where) -> Iterator[Problem]:
-    chains = list(_chains(plan))
-    filled = [(step, chain) for chain in chains for step in chain if isinstance(step.config, EnqueueConfig)]
-    emptied = [step for step in steps_of(plan) if isinstance(step.config, DequeueConfig)]
-    names = [step.config.queue for step, _ in filled if isinstance(step.config, EnqueueConfig)]
-    reached = _queues_with_items(plan)
-    for step in emptied:
-        queue = step.config.queue  # type: ignore[union-attr]
-        if not any(name == queue and chain[0] is not step for name, (_, chain) in zip(names, filled, strict=True)):
-            what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would wait forever"
-            expected = f"{{Enqueue: {{queue: {queue}}}}} in another plan of Concurrently"
-            others = [name for name in names if name != queue]
-            yield Problem(what, where(step.key), queue, expected, nearest_match(queue, others))
-        elif queue not in reached:
-            what = f"{step.key}: the queue {queue} is only filled from queues that wait for it, so it stays empty"
-            expected = f"{{Enqueue: {{queue: {queue}}}}} in a plan that samples or reads recorded data"
-            yield Problem(what, where(step.key), queue, expected)
-    read = [step.config.queue for step in emptied]  # type: ignore[union-attr]
-    for name, (step, _) in zip(names, filled, strict=True):
+    Args:
+        plan: plan of the configuration.
+        given: key of the step -> types of its items; empty if it never gives one.
+        where: function from a key to the source of its value.
+    """
+    filled = [(step, step.config.queue) for step in steps_of(plan) if isinstance(step.config, EnqueueConfig)]
+    emptied = [(step, step.config.queue) for step in steps_of(plan) if isinstance(step.config, DequeueConfig)]
+    names, read = [name for _, name in filled], [name for _, name in emptied]
+    for step, name in emptied:
+        if name not in names:
+            what = f"{step.key}: no other plan fills the queue {name}, so Dequeue would wait forever"
+            expected = f"{{Enqueue: {{queue: {name}}}}} in another plan of Concurrently"
+            yield Problem(what, where(step.key), name, expected, nearest_match(name, names))
+        elif given[step.key] == ():
+            what = f"{step.key}: the queue {name} is only filled from queues that wait for it, so it stays empty"
+            expected = f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data"
+            yield Problem(what, where(step.key), name, expected)
+    for step, name in filled:
         if name not in read:
             what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full"
             expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
             yield Problem(what, where(step.key), name, expected, nearest_match(name, read))
+    yield from _find_capacity_problems(plan, where)
 
 
 def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
@@ -247,45 +251,3 @@ def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
             if capacity != other:
                 what = f"{step.key}: the queue {name} has another capacity in {key}"
                 yield Problem(what, where(step.key), f"{capacity}, and {other} there", "equal capacities")
-
-
-def _queues_with_items(plan: Plan) -> set[str]:
-    """Return the names of the queues that items reach, also through other queues."""
-    reached: set[str] = set()
-    num_before = -1
-    while num_before < len(reached):
-        num_before = len(reached)
-        _gives_items(plan, reached)
-    return reached
-
-
-def _gives_items(plan: Plan, reached: set[str], gives: bool | None = None) -> bool:
-    """Return whether a plan can give an item, and add the queues that it can fill to `reached`.
-
-    Args:
-        plan: plan of the configuration or of an operator with several plans.
-        reached: names of queues that can have items.
-        gives: whether items enter the plan; None: it begins with a source.
-    """
-    for step in plan:
-        if isinstance(step.config, DequeueConfig):
-            gives = step.config.queue in reached
-        elif isinstance(step.config, EnqueueConfig):
-            reached |= {step.config.queue} if gives else set()
-        elif isinstance(step.config, BranchesConfig):
-            into = gives if isinstance(step.config, DuplicateConfig) else None
-            given = [_gives_items(one, reached, into) for one in step.plans]
-            chosen = step.config.output_indexes
-            gives = any(one for index, one in enumerate(given) if chosen is None or index in chosen)
-        elif gives is None:
-            gives = True
-    return bool(gives)
-
-
-def _chains(plan: Plan) -> Iterator[Plan]:
-    """Yield this plan and all nested plans, each as a sequence of steps."""
-    if plan:
-        yield plan
-    for step in plan:
-        for nested_plan in step.plans:
-            yield from _chains(nested_plan)

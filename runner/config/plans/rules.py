@@ -28,9 +28,11 @@ def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
     plan = reader.read(values, KEY)
     if reader.problems:
         return reader.problems
-    of_items = ItemCheck(where).problems_of(plan)
-    others = (*find_queue_problems(plan, where), *_find_early_ends(plan, where), *_find_shared_reading(plan, where))
-    return list(dict.fromkeys((*of_items, *others)))
+    check = ItemCheck(where)
+    of_items = check.problems_of(plan)
+    of_queues = find_queue_problems(plan, check.given, where)
+    others = (*_find_early_ends(plan, where), *_find_shared_reading(plan, where))
+    return list(dict.fromkeys((*of_items, *of_queues, *others)))
 
 
 def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
