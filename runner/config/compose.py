@@ -25,7 +25,7 @@ from runner.config.documents import TooLargeError, check_expansion
 from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
 from runner.config.errors import Problem, nearest_match
-from runner.config.hydra_errors import describe_composition_error, find_request
+from runner.config.hydra_errors import Cause, describe_composition_error, find_request
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import (
     OverrideLine,
@@ -195,7 +195,7 @@ class _Composition:
             problem = problem or self._find_idle(line)
             if problem is not None:
                 self.problems.append(problem)
-                self.leave_out(line)
+                self._leave_out(line)
         self._leave_out_doubles()
 
     def _leave_out_doubles(self) -> None:
@@ -206,7 +206,7 @@ class _Composition:
             if key in known:
                 what, fix = f"{key} is given twice", "use one override per group"
                 self.problems.append(Problem(what, line.where, ", ".join(line.options), fix=fix))
-                self.leave_out(line)
+                self._leave_out(line)
             known.add(key)
 
     @property
@@ -221,21 +221,27 @@ class _Composition:
             return None
         return describe_idle(line, _HYDRA_KEYS)
 
-    def leave_out(self, line: OverrideLine) -> None:
+    def _leave_out(self, line: OverrideLine) -> None:
         """Continue without this override."""
         self.lines.remove(line)
         if line.is_group:
             self.unread.add(line.key)
 
-    def leave_out_file(self, path: Path) -> bool:
-        """Continue without the choice of this file; return False if the choice cannot be removed."""
-        chosen = [line for line in self.lines if line.is_group and path in self._files_of(line)]
-        chosen = chosen or [line for line in self.lines if line.key == "experiment"]
+    def _leave_out_cause(self, cause: Cause) -> bool:
+        """Continue without the cause of an error; return False if it cannot be removed."""
+        if isinstance(cause, str):
+            return self._replace_option(cause)
+        chosen = [cause] if isinstance(cause, OverrideLine) else self._lines_choosing(cause)
         for line in chosen:
-            self.leave_out(line)
+            self._leave_out(line)
         return bool(chosen)
 
-    def replace_option(self, group: str) -> bool:
+    def _lines_choosing(self, path: Path) -> list[OverrideLine]:
+        """Return the overrides that choose a file, or the experiment that may."""
+        chosen = [line for line in self.lines if line.is_group and path in self._files_of(line)]
+        return chosen or [line for line in self.lines if line.key == "experiment"]
+
+    def _replace_option(self, group: str) -> bool:
         """Continue with the option of `conf/config.yaml` instead of the experiment's."""
         fallback = f"{group}={core_groups().get(group)}"
         if group not in core_groups() or fallback in self.fallbacks:
@@ -247,8 +253,7 @@ class _Composition:
     def _files_of(self, line: OverrideLine) -> list[Path | None]:
         return [find_config(self.dirs, f"{line.key}/{option}") for option in line.options]
 
-    def experiment_files(self) -> list[Path]:
-        """Return the chosen experiment files."""
+    def _experiment_files(self) -> list[Path]:
         files = [path for line in self.lines if line.key == "experiment" for path in self._files_of(line)]
         return [path for path in files if path is not None]
 
@@ -262,7 +267,10 @@ class _Composition:
                 self._record_sources(loader.merged_files)
                 return config
             except (HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError, OSError) as error:
-                if not describe_composition_error(error, self):
+                problem, causes = describe_composition_error(error, self.lines, self._experiment_files(), self.dirs)
+                if problem not in self.problems:
+                    self.problems.append(problem)
+                if not any(map(self._leave_out_cause, causes)):
                     return None
 
     def _rename_in_lines(self, config: DictConfig) -> None:
@@ -287,7 +295,7 @@ class _Composition:
         """Return the location of the override, or of the entry of an experiment file, that chose an option."""
         group, _, name = (option.config_path or "").partition("/")
         chosen = [line.where for line in self.lines if line.key == group and name in line.options]
-        return chosen[-1] if chosen else find_request(self.experiment_files(), f"{group}/{name}")[1]
+        return chosen[-1] if chosen else find_request(self._experiment_files(), f"{group}/{name}")
 
     @staticmethod
     def _chosen_experiment(config: DictConfig) -> str | None:
@@ -324,7 +332,7 @@ class _Composition:
         """Report a file without `# @package _global_`, whose keys would end up below `experiment`."""
         if values.pop("experiment", None) is None:
             return
-        path = next(iter(self.experiment_files()), None)
+        path = next(iter(self._experiment_files()), None)
         what = "this experiment file is not a block of keys, or lacks the first line `# @package _global_`"
         self.problems.append(Problem(what, f"{display_path(path)}:1" if path else None))
         self.unread.add("experiment")
