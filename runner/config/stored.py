@@ -26,8 +26,8 @@ from runner.config.provenance import Provenance, join_keys
 from runner.config.resolvers import find_references, register_value_resolvers
 
 _EXPERIMENT = "experiment"
-# Errors of OmegaConf about an override, also about a name where a list needs an index.
-_NOT_APPLIED = (OmegaConfBaseException, TypeError, ValueError)
+# Errors about an override, also about a name where a list needs an index.
+_NOT_APPLIED = (HydraException, OmegaConfBaseException, TypeError, ValueError)
 
 
 def compose_stored(
@@ -104,14 +104,14 @@ def _record_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
     """Apply overrides of single keys; a removed key becomes null."""
     for line in lines:
-        if changes_edits(line.text):
-            yield from _set_edits(config, line)
-            continue
         try:
-            for key, value in _updates_of(line).items():
-                OmegaConf.update(config, key, value, force_add=True)
+            if changes_edits(line.text):
+                apply_edits(config, line.parsed)
+            else:
+                for key, value in _updates_of(line).items():
+                    OmegaConf.update(config, key, value, force_add=True)
         except _NOT_APPLIED as error:
-            yield _describe_failure(line, error)
+            yield describe_list_key(line, error) or Problem(f"this override cannot be applied: {error}", line.where)
     rename_all(config)
 
 
@@ -124,17 +124,6 @@ def _updates_of(line: OverrideLine) -> dict[str, Any]:
     prefix = f"{name}." if name else ""
     metrics = leaf_values(value, prefix) if isinstance(value, dict) else {name: value}
     return {f"stop[{metric.replace('.', '/')}]": bound for metric, bound in metrics.items()}
-
-
-def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:
-    try:
-        apply_edits(config, line.parsed)
-    except (*_NOT_APPLIED, HydraException) as error:
-        yield _describe_failure(line, error)
-
-
-def _describe_failure(line: OverrideLine, error: Exception) -> Problem:
-    return describe_list_key(line, error) or Problem(f"this override cannot be applied: {error}", line.where)
 
 
 def compose_new_run(
