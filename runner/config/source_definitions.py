@@ -141,7 +141,7 @@ def read_class_attribute(found: Definition, name: str, root: str) -> Any:
             raise UnknowableError
         value = _assigned_in(node, name)
         if value is not None:
-            return _evaluated(value, definition, MAX_DEPTH)
+            return _evaluated(value, definition.module, MAX_DEPTH)
     raise UnknowableError
 
 
@@ -162,7 +162,7 @@ def read_class_field(found: Definition, record: str, name: str, root: str) -> An
             raise UnknowableError
         value = _assigned_in(node, name) or _keyword_of(_assigned_in(node, record), name)
         if value is not None:
-            return _evaluated(value, definition, MAX_DEPTH)
+            return _evaluated(value, definition.module, MAX_DEPTH)
     return None
 
 
@@ -183,17 +183,17 @@ def _keyword_of(call: ast.expr | None, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
-def _evaluated(node: ast.expr, owner: Definition, depth: int) -> Any:
+def _evaluated(node: ast.expr, module: SourceModule, depth: int) -> Any:
     """Return the value of a literal, which may use module constants; raises `UnknowableError`."""
     if isinstance(node, ast.Tuple):
         items: list[Any] = []
         for item in node.elts:
             is_several = isinstance(item, ast.Starred)
-            value = _evaluated(item.value if isinstance(item, ast.Starred) else item, owner, depth)
+            value = _evaluated(item.value if isinstance(item, ast.Starred) else item, module, depth)
             items += value if is_several else [value]
         return tuple(items)
     if isinstance(node, ast.Name):
-        return constant_named(node.id, owner.module, depth)
+        return constant_named(node.id, module, depth)
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -206,10 +206,9 @@ def constant_named(name: str, module: SourceModule, depth: int = MAX_DEPTH) -> A
         raise UnknowableError
     found = module.definitions.get(name)
     if isinstance(found, (ast.Assign, ast.AnnAssign)) and found.value is not None:
-        try:
-            return ast.literal_eval(found.value)
-        except ValueError:
-            raise UnknowableError from None
+        if name not in _targets_of(found):
+            raise UnknowableError  # it is one item of the value
+        return _evaluated(found.value, module, depth - 1)
     if name not in module.imports:
         raise UnknowableError
     place, original = module.imports[name]
@@ -217,6 +216,16 @@ def constant_named(name: str, module: SourceModule, depth: int = MAX_DEPTH) -> A
         return constant_named(original or name, open_module(place), depth - 1)
     except MissingNameError:
         raise UnknowableError from None
+
+
+def _targets_of(statement: ast.stmt) -> list[str]:
+    """Return the names to which a statement assigns its value."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def lineage_to(path: str, root: str) -> list[Definition]:
@@ -250,12 +259,7 @@ def _assigned_in(node: ast.AST, name: str) -> ast.expr | None:
     for statement in reversed(node.body):
         if isinstance(statement, ast.FunctionDef) and statement.name == name:
             raise UnknowableError  # a property
-        targets: list[ast.expr] = []
-        if isinstance(statement, ast.Assign):
-            targets = statement.targets
-        elif isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        if name in _targets_of(statement):
             return statement.value  # type: ignore[attr-defined, no-any-return]
     return None
 
@@ -353,8 +357,7 @@ def _attributes(found: Definition, depth: int) -> Iterator[str]:
             if statement.name == "__getattr__":
                 raise UnknowableError
             yield statement.name
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        yield from (one.id for one in targets if isinstance(one, ast.Name))
+        yield from _targets_of(statement)
     for node in ast.walk(found.node):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr  # of an instance

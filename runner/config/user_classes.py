@@ -245,15 +245,14 @@ def _nodes(classes: Iterable[Definition], entire_files: bool = False) -> Iterato
 
 
 def _texts_in(classes: Iterable[Definition]) -> Iterator[str]:
-    """Yield string literals in the sources of classes, including constants of their modules."""
+    """Yield string literals in the sources of classes, including constants of their modules and tuples of them."""
     for one in classes:
         for node in ast.walk(one.node):
             value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(node, ast.Name):
                 with suppress(UnknowableError):
                     value = constant_named(node.id, one.module)
-            if isinstance(value, str):
-                yield value
+            yield from (text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str))
 
 
 def _names_in(classes: Iterable[Definition], entire_files: bool = False) -> Iterator[str]:

@@ -25,6 +25,8 @@ from runner.modules import RLModule, ActorCriticModule
 from runner.pipelines import Connector, ConnectorPiece, Requirements
 
 EXTRA = "curiosity"
+FIRST, SECOND = "curiosity", "other"
+HEADS = ("action_dist_inputs", "curiosity_head")
 
 class MyLoss(Loss):
     reads = ("obs", "actions", "curiosity", "advantages")
@@ -38,6 +40,12 @@ class MyModule(RLModule):
         self.net = torch.nn.Linear(4, config.fcnet_hiddens[0])
         self.size = config.model_config["size"]
         self.depth = config.model_config.get("depth", 2)
+
+    def compute_values(self, batch):
+        return None
+
+class Named(RLModule):
+    train_outputs = HEADS
 
     def compute_values(self, batch):
         return None
@@ -66,6 +74,9 @@ class MyConnector(Connector):
 class Longer(MyConnector):
     def __init__(self):
         self.requires = replace(self.requires, num_lookback=2)
+
+class Unpacked(MyConnector):
+    requires = Requirements(writes=(FIRST, SECOND))
 
 class Earlier(ConnectorPiece):
     writes = (EXTRA,)
@@ -131,6 +142,8 @@ def test_what_is_found(overrides: list[str], what: str, nearest: str | None, pro
         [LOSS, MINE, f"{CONNECTOR}]"],
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Longer")],
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Earlier")],
+        [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Unpacked")],
+        [LOSS, "module._target_=own_classes.Named", f"{CONNECTOR}]"],
         [f"{CONNECTOR}, {{insert_before: MyConnector, connector: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
