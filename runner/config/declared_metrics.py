@@ -14,7 +14,7 @@ from runner.config.errors import Problem, nearest_match
 from runner.config.list_patches import OF_ALGORITHM, added_connectors, added_up
 from runner.config.plans.steps import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
-from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, read_class_attribute, resolve
+from runner.config.source_definitions import Definition, find_ancestors, read_class_attribute, resolve
 from runner.config.source_modules import MissingNameError, UnknowableError
 from runner.config.targets import CALLBACKS, OPERATOR
 
@@ -89,7 +89,7 @@ def declared_reports(path: str, base: str) -> Reports:
         UnknowableError: the source cannot be analysed.
     """
     try:
-        found = resolve(path, MAX_DEPTH)
+        found = resolve(path)
     except MissingNameError:
         return {}
     if not isinstance(found, Definition):

@@ -23,12 +23,17 @@ class Definition:
     module: SourceModule
 
     @property
+    def path(self) -> str:
+        """Dotted path of the definition."""
+        return f"{self.module.name}.{self.node.name}"
+
+    @property
     def is_class(self) -> bool:
         """Whether the definition is a class."""
         return isinstance(self.node, ast.ClassDef)
 
 
-def resolve(path: str, depth: int) -> Definition | SourceModule:
+def resolve(path: str, depth: int = MAX_DEPTH) -> Definition | SourceModule:
     """Find the definition at a dotted path, over at most `depth` imports.
 
     Raises:
@@ -54,9 +59,9 @@ def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definitio
     if name in module.ambiguous:
         raise UnknowableError
     node = module.definitions.get(name)
-    if isinstance(node, ast.ClassDef):
-        return _resolve_member(Definition(node, module), rest)
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not rest:
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if rest:
+            raise UnknowableError
         return Definition(node, module)
     if name in module.imports:
         return _follow(*module.imports[name], rest, depth)
@@ -82,22 +87,26 @@ def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> 
         raise UnknowableError from None
 
 
-def _resolve_member(owner: Definition, names: list[str]) -> Definition:
-    if not names:
-        return owner
-    raise UnknowableError
+def inherits(found: Definition, bases: Sequence[str]) -> bool:
+    """Return whether a class is or inherits one of the classes; raises `UnknowableError`."""
+    return found.is_class and any(one.path in bases for one in _upward(found, bases))
 
 
-def inherits(found: Definition, bases: Sequence[str], depth: int) -> bool:
-    """Whether a class is or inherits one of the classes."""
-    node = found.node
-    if not isinstance(node, ast.ClassDef):
-        return False
-    if f"{found.module.name}.{node.name}" in bases:
-        return True
-    if depth == 0 or not is_dataclass_or_plain(node):
+def _upward(
+    found: Definition, roots: Sequence[str] = (), is_chain: bool = False, depth: int = MAX_DEPTH
+) -> Iterator[Definition]:
+    """Yield a class and its bases up to the roots, depth first; raises `UnknowableError`.
+
+    With `is_chain`, a class with several bases is unknowable: the source does not determine the order of its methods.
+    """
+    if depth == 0 or not isinstance(found.node, ast.ClassDef) or not is_dataclass_or_plain(found.node):
         raise UnknowableError
-    return any(inherits(base, bases, depth - 1) for base in bases_of(found, depth))
+    bases = [] if found.path in roots else bases_of(found, depth)
+    if is_chain and len(bases) > 1:
+        raise UnknowableError
+    yield found
+    for base in bases:
+        yield from _upward(base, roots, is_chain, depth - 1)
 
 
 def find_ancestors(path: str) -> list[str]:
@@ -106,14 +115,14 @@ def find_ancestors(path: str) -> list[str]:
     The list is empty if the source cannot be analysed; unknown bases are skipped.
     """
     try:
-        found = resolve(path, MAX_DEPTH)
+        found = resolve(path)
     except (MissingNameError, UnknowableError):
         return []
     return [] if isinstance(found, SourceModule) else list(dict.fromkeys(_lineage(found, MAX_DEPTH)))
 
 
 def _lineage(found: Definition, depth: int) -> Iterator[str]:
-    yield f"{found.module.name}.{found.node.name}"
+    yield found.path
     for base in found.node.bases if isinstance(found.node, ast.ClassDef) and depth else ():
         try:
             name = dotted(base.value if isinstance(base, ast.Subscript) else base)
@@ -124,43 +133,28 @@ def _lineage(found: Definition, depth: int) -> Iterator[str]:
             yield from _lineage(resolved, depth - 1)
 
 
-def read_class_attribute(found: Definition, name: str, root: str) -> Any:
+def read_class_attribute(found: Definition, name: str, root: str, record: str | None = None) -> Any:
     """Return the literal value of a class attribute, from the class or the nearest base that sets it.
 
     Args:
         found: the class.
         name: name of the attribute.
         root: `module.Name` of the common base, where the search ends.
-
-    Raises:
-        UnknowableError: the value is not a literal, an instance may set it, or no class up to the root sets it.
-    """
-    for definition in _classes_upward(found, root, MAX_DEPTH):
-        node = definition.node
-        if any(_is_set_on_self(inner, name) for inner in ast.walk(node)):
-            raise UnknowableError
-        value = _assigned_in(node, name)
-        if value is not None:
-            return _evaluated(value, definition.module, MAX_DEPTH)
-    raise UnknowableError
-
-
-def read_class_field(found: Definition, record: str, name: str, root: str) -> Any:
-    """Return the literal of a field of a record in a class attribute, `record = Type(name=literal)`.
-
-    An attribute with the name of the field has the same meaning. Bases are read as in `read_class_attribute`.
+        record: name of an attribute `record = Type(name=literal)` that may set it instead, or None.
 
     Returns:
-        The value, or None if no class up to the root sets the field.
+        The value, or None if no class up to the root sets it.
 
     Raises:
         UnknowableError: the value is not a literal, or an instance may set it.
     """
-    for definition in _classes_upward(found, root, MAX_DEPTH):
-        node = definition.node
-        if any(_is_set_on_self(inner, name) or _changes_field(inner, record, name) for inner in ast.walk(node)):
-            raise UnknowableError
-        value = _assigned_in(node, name) or _keyword_of(_assigned_in(node, record), name)
+    for definition in _upward(found, (root,), is_chain=True):
+        for inner in ast.walk(definition.node):
+            if _is_set_on_self(inner, name) or (record is not None and _changes_field(inner, record, name)):
+                raise UnknowableError
+        value = _assigned_in(definition.node, name)
+        if value is None and record is not None:
+            value = _keyword_of(_assigned_in(definition.node, record), name)
         if value is not None:
             return _evaluated(value, definition.module, MAX_DEPTH)
     return None
@@ -237,20 +231,7 @@ def lineage_to(path: str, root: str) -> list[Definition]:
     found = _found(path)
     if found is None:
         raise UnknowableError
-    return list(_classes_upward(found, root, MAX_DEPTH))
-
-
-def _classes_upward(found: Definition, root: str, depth: int) -> Iterator[Definition]:
-    """Yield a class and its bases up to the root, depth first."""
-    if depth == 0 or not isinstance(found.node, ast.ClassDef) or not is_dataclass_or_plain(found.node):
-        raise UnknowableError
-    is_root = f"{found.module.name}.{found.node.name}" == root
-    bases = [] if is_root else bases_of(found, depth)
-    if len(bases) > 1:  # the source of one class does not determine their method resolution order
-        raise UnknowableError
-    yield found
-    for base in bases:
-        yield from _classes_upward(base, root, depth - 1)
+    return list(_upward(found, (root,), is_chain=True))
 
 
 def _assigned_in(node: ast.AST, name: str) -> ast.expr | None:
@@ -270,7 +251,8 @@ def _is_set_on_self(node: ast.AST, name: str) -> bool:
 
 def is_dataclass_or_plain(node: ast.ClassDef) -> bool:
     """Return whether no decorator may have replaced the class."""
-    return all(dotted(_called(item)) in _KEEPING for item in node.decorator_list)
+    called = (item.func if isinstance(item, ast.Call) else item for item in node.decorator_list)
+    return all(dotted(item) in _KEEPING for item in called)
 
 
 def bases_of(found: Definition, depth: int) -> list[Definition]:
@@ -290,10 +272,6 @@ def bases_of(found: Definition, depth: int) -> list[Definition]:
             raise UnknowableError
         bases.append(resolved)
     return bases
-
-
-def _called(node: ast.expr) -> ast.expr:
-    return node.func if isinstance(node, ast.Call) else node
 
 
 def dotted(node: ast.expr) -> str:
@@ -330,7 +308,7 @@ def attributes_of(path: str) -> tuple[str, ...] | None:
     """
     found = _found(path)
     try:
-        return None if found is None else tuple(dict.fromkeys(_attributes(found, MAX_DEPTH)))
+        return None if found is None else tuple(dict.fromkeys(_attributes(found)))
     except UnknowableError:
         return None
 
@@ -347,27 +325,22 @@ def uses_self_attribute(path: str, name: str) -> bool:
     )
 
 
-def _attributes(found: Definition, depth: int) -> Iterator[str]:
-    if not isinstance(found.node, ast.ClassDef):
-        return
-    if depth == 0 or not is_dataclass_or_plain(found.node):
-        raise UnknowableError
-    for statement in found.node.body:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if statement.name == "__getattr__":
-                raise UnknowableError
-            yield statement.name
-        yield from _targets_of(statement)
-    for node in ast.walk(found.node):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr  # of an instance
-    for base in bases_of(found, depth):
-        yield from _attributes(base, depth - 1)
+def _attributes(found: Definition) -> Iterator[str]:
+    for owner in _upward(found) if found.is_class else ():
+        for statement in owner.node.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if statement.name == "__getattr__":
+                    raise UnknowableError
+                yield statement.name
+            yield from _targets_of(statement)
+        for node in ast.walk(owner.node):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr  # of an instance
 
 
 def _found(path: str) -> Definition | None:
     try:
-        found = resolve(path, MAX_DEPTH)
+        found = resolve(path)
     except (MissingNameError, UnknowableError):
         return None
     return found if isinstance(found, Definition) else None

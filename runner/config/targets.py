@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.config.errors import Problem, Where, list_names, nearest_match
 from runner.config.list_patches import CONNECTOR_KEY, CONNECTORS_KEY, MODULE_ALGORITHM
-from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, inherits, resolve, signature_of
+from runner.config.source_definitions import Definition, find_ancestors, inherits, resolve, signature_of
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError
 
 
@@ -158,7 +158,7 @@ def find_target_fault(
     if path.split(".")[0] in sys.stdlib_module_names:
         return TargetFault(f"{path} is part of Python itself", "a class or function of an installed package")
     try:
-        found = resolve(path, MAX_DEPTH)
+        found = resolve(path)
     except MissingNameError as missing:
         nearest = nearest_match(missing.name, missing.options)
         return TargetFault(str(missing), list_names(missing.options, missing.name) or None, nearest, fix=missing.fix)
@@ -176,8 +176,8 @@ def find_target_fault(
 def is_subclass(path: str, base: str) -> bool:
     """Return whether the class at `path` inherits `base`, a dotted path, according to its source."""
     try:
-        found = resolve(path, MAX_DEPTH)
-        return isinstance(found, Definition) and inherits(found, (base,), MAX_DEPTH)
+        found = resolve(path)
+        return isinstance(found, Definition) and inherits(found, (base,))
     except (MissingNameError, UnknowableError):
         return False
 
@@ -186,7 +186,7 @@ def _find_kind_fault(path: str, found: Definition, kinds: Kinds) -> TargetFault 
     if not found.is_class:
         return None if kinds.has_factories else TargetFault(f"{path} is a function", f"a subclass of {kinds.asked}")
     try:
-        if inherits(found, kinds.bases, MAX_DEPTH):
+        if inherits(found, kinds.bases):
             return None
     except UnknowableError:
         return None

@@ -17,13 +17,7 @@ from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
 from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, PIPELINES, added_connectors, module_algorithm_key
 from runner.config.schemas import ExperimentConfig, ModuleConfig
-from runner.config.source_definitions import (
-    Definition,
-    constant_named,
-    lineage_to,
-    read_class_attribute,
-    read_class_field,
-)
+from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
 from runner.config.source_modules import UnknowableError
 from runner.config.targets import CONNECTORS, LOSSES, MODULES
 
@@ -162,7 +156,7 @@ def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
                     raise UnknowableError
                 connector = lineage_to(str(block["_target_"]), CONNECTORS.bases[0])[0]
                 for name in ("writes", "writes_per_fragment"):
-                    yield from read_class_field(connector, "requires", name, CONNECTORS.bases[0]) or ()
+                    yield from read_class_attribute(connector, name, CONNECTORS.bases[0], "requires") or ()
 
 
 def _outputs_of(module: str) -> Iterable[str]:
