@@ -52,10 +52,9 @@ _SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
 def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield problems of losses, modules and edits, according to their sources."""
     for key, algorithm in config.algorithms.items():
-        module = "module" if key == "algorithm" else key.removesuffix(".algorithm")
         yield from _find_in_edits(key, algorithm, config, composed)
-        yield from _find_in_loss(key, algorithm, module, config, composed)
-    yield from _find_in_module("module", config.module._target_, config.module, composed)
+        yield from _find_in_loss(key, algorithm, config, composed)
+    yield from _find_in_module(config.module, composed)
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
@@ -89,30 +88,27 @@ def _find_in_edits(
                     yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
                 blocks = list(added_connectors(edit))
                 names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
-                if any(_has_own_connectors(block) for block in blocks):
-                    return  # a pipeline that creates its connectors itself
+                if any(map(_has_own_connectors, blocks)):
+                    return
 
 
 def _has_own_connectors(block: Mapping[str, Any]) -> bool:
-    names = _names_of_lineage(str(block["_target_"]), CONNECTORS.bases[0])
-    return names is None or ("ConnectorPipeline" in names and CONNECTORS_KEY not in block)
-
-
-def _names_of_lineage(path: str, root: str) -> list[str] | None:
+    """Return whether a connector may be a pipeline that creates its connectors itself."""
     try:
-        return [one.node.name for one in lineage_to(path, root)]
+        names = [one.node.name for one in lineage_to(str(block["_target_"]), CONNECTORS.bases[0])]
     except UnknowableError:
-        return None
+        return True
+    return "ConnectorPipeline" in names and CONNECTORS_KEY not in block
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
 def _find_in_loss(
-    key: str, algorithm: AlgorithmConfig, module: str, config: ExperimentConfig, composed: Composed
+    key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
     """Yield columns that a loss reads but nothing writes, and outputs that it needs but the module lacks."""
-    path = config.module._target_ if module == "module" else _module_path(module, config)
+    path = _module_path(key, config)
     if algorithm.loss.startswith(_OURS) and path.startswith(_OURS):
         return  # building the module reports a loss that does not fit
     try:
@@ -125,9 +121,11 @@ def _find_in_loss(
     yield from _find_lacking(name, needs, path, where)
 
 
-def _module_path(module: str, config: ExperimentConfig) -> str:
-    fields = config.multi_agent.modules.get(module.rpartition(".")[2], {})
-    return str(fields.get("_target_", config.module_defaults_of(module.rpartition(".")[2])._target_))
+def _module_path(key: str, config: ExperimentConfig) -> str:
+    """Return the dotted path of the module that the algorithm at this key trains."""
+    module_id = key.removesuffix("algorithm").rstrip(".").rpartition(".")[2]  # empty for the run's algorithm
+    fields = config.multi_agent.modules.get(module_id, {})
+    return str(fields.get("_target_", config.module_defaults_of(module_id)._target_))
 
 
 def _find_unwritten(
@@ -136,7 +134,8 @@ def _find_unwritten(
     if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data may have more columns
         return
     try:
-        written = {*DEFAULT_COLUMNS, *_written_by(key, config), *_outputs_of(module)}
+        outputs = _texts_in(lineage_to(module, MODULES.bases[0]))  # all that may be names of outputs
+        written = {*DEFAULT_COLUMNS, *_written_by(key, config), *outputs}
     except UnknowableError:
         return
     missing = [column for column in reads if column not in written]
@@ -159,11 +158,6 @@ def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
                     yield from read_class_attribute(connector, name, CONNECTORS.bases[0], "requires") or ()
 
 
-def _outputs_of(module: str) -> Iterable[str]:
-    """Return names that may be outputs of a module: all string literals in its source."""
-    return _texts_in(lineage_to(module, MODULES.bases[0]))
-
-
 def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iterator[Problem]:
     try:
         classes = lineage_to(module, MODULES.bases[0])
@@ -180,43 +174,40 @@ def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iter
 # -- modules -----------------------------------------------------------------------------------------------------------
 
 
-def _find_in_module(key: str, path: str, module: ModuleConfig, composed: Composed) -> Iterator[Problem]:
+def _find_in_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]:
     """Yield keys of `model_config` and fields of the block that a module does not use."""
     try:
-        classes = lineage_to(path, MODULES.bases[0])[:-1]  # without RLModule
+        classes = lineage_to(module._target_, MODULES.bases[0])[:-1]  # without RLModule
     except UnknowableError:
         return
-    name = path.rpartition(".")[2]
+    name = module._target_.rpartition(".")[2]
     own = [one for one in classes if not one.module.name.startswith(_OURS)]
     if not own:
-        yield from _describe_keys(key, name, module.model_config, [], composed)
+        yield from _describe_keys(name, module.model_config, [], composed)
         return
     used, is_certain = _keys_used(classes)
     if is_certain and not _passes_config_to_other_files(own):
-        yield from _describe_keys(key, name, module.model_config, used, composed)
+        yield from _describe_keys(name, module.model_config, used, composed)
     if len(own) == len(classes) and not _passes_config_on(classes):
-        yield from _find_ignored_fields(key, name, module, classes, composed)
+        yield from _find_ignored_fields(name, module, classes, composed)
 
 
-def _describe_keys(
-    key: str, name: str, given: Mapping[str, Any], used: Sequence[str], composed: Composed
-) -> Iterator[Problem]:
+def _describe_keys(name: str, given: Mapping[str, Any], used: Sequence[str], composed: Composed) -> Iterator[Problem]:
     for one in [one for one in given if one not in used]:
-        where = composed.where(f"{key}.model_config.{one}")
-        what = f"{name} does not use {key}.model_config.{one}"
-        nearest = nearest_match(str(one), used)
-        yield Problem(what, where, show_value(given[one]), list_names(used) or "no keys", nearest)
+        key, nearest = f"module.model_config.{one}", nearest_match(str(one), used)
+        expected = list_names(used) or "no keys"
+        yield Problem(f"{name} does not use {key}", composed.where(key), show_value(given[one]), expected, nearest)
 
 
 def _find_ignored_fields(
-    key: str, name: str, module: ModuleConfig, classes: Sequence[Definition], composed: Composed
+    name: str, module: ModuleConfig, classes: Sequence[Definition], composed: Composed
 ) -> Iterator[Problem]:
     mentioned, default = set(_names_in(classes, entire_files=True)), ModuleConfig()
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
-        value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
+        value, source = getattr(module, field), composed.sources.get(f"module.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
             expected, fix = show_value(getattr(default, field)), f"read config.{field} in {name}, or remove the value"
-            yield Problem(f"{name} does not use {key}.{field}", source, show_value(value), expected, fix=fix)
+            yield Problem(f"{name} does not use module.{field}", source, show_value(value), expected, fix=fix)
 
 
 def _is_chosen(source: str) -> bool:
