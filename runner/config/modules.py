@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, APPOConfig, DQNConfig, SACConfig, TQCConfig
@@ -95,43 +95,44 @@ def _find_unnormalized(
         yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none")
 
 
-# Option -> its default, and algorithms that support other values.
-_LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
-    "q_distribution": ("none", "dqn or tqc"),
-    "noisy": (False, "dqn"),
-    "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
-    "critic_use_batchnorm": (False, "crossq"),
-    "vf_normalization": ("none", "ppo"),
+# Option -> algorithms that support other values than its default.
+_LEARNED_BY_SOME: Mapping[str, str] = {
+    "q_distribution": "dqn or tqc",
+    "noisy": "dqn",
+    "critic_dropout": "sac, tqc or sac_discrete",
+    "critic_use_batchnorm": "crossq",
+    "vf_normalization": "ppo",
 }
-# Name of the option, problem, got, expected.
-_Fault = tuple[str, str, str, str]
-
-
-def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
-    for name, (default, algorithms) in _LEARNED_BY_SOME.items():
-        if getattr(module, name) != default and name not in algorithm.module_options:
-            what = f"{algorithm.loss.rpartition('.')[2]} does not support it"
-            yield name, what, show_value(getattr(module, name)), f"{show_value(default)}, or algorithm={algorithms}"
-
-
 # Built-in modules whose policies and action distributions are fixed, and options that they do not read.
 _Q_MODULES = (
     *("runner.modules.QModule", "runner.modules.DoubleQModule", "runner.modules.MixedQModule"),
     *("runner.modules.SACModule", "runner.modules.DiscreteSACModule", "runner.modules.CrossQModule"),
     "runner.modules.TD3Module",
 )
-_OF_ACTOR_CRITICS = {"action_distribution": "gaussian", "free_log_std": False, "use_sde": False}
+_OF_ACTOR_CRITICS = ("action_distribution", "free_log_std", "use_sde")
+# Name of the option, problem, got, expected.
+_Fault = tuple[str, str, str, str]
 
 
-def _find_unread(module: ModuleConfig) -> Iterator[_Fault]:
-    for name, default in _OF_ACTOR_CRITICS.items() if module._target_ in _Q_MODULES else ():
-        if getattr(module, name) != default:
-            what = f"{module._target_.rpartition('.')[2]} does not support it"
-            yield name, what, show_value(getattr(module, name)), show_value(default)
+def _find_set(module: ModuleConfig, names: Sequence[str], what: str, otherwise: str = "") -> Iterator[_Fault]:
+    """Yield the options that differ from their defaults; `otherwise` would allow that."""
+    defaults = ModuleConfig()
+    for name in names:
+        value, default = getattr(module, name), getattr(defaults, name)
+        if value != default:
+            yield name, what, show_value(value), show_value(default) + (otherwise and f", or {otherwise}")
+
+
+def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
+    for name, algorithms in _LEARNED_BY_SOME.items():
+        if name not in algorithm.module_options:
+            what = f"{algorithm.loss.rpartition('.')[2]} does not support it"
+            yield from _find_set(module, [name], what, f"algorithm={algorithms}")
 
 
 def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
-    yield from _find_unread(module)
+    if module._target_ in _Q_MODULES:
+        yield from _find_set(module, _OF_ACTOR_CRITICS, f"{module._target_.rpartition('.')[2]} does not support it")
     yield from _find_in_value_distribution(module)
     if module.action_distribution == "beta" and module.free_log_std:
         what = "module.action_distribution=beta does not have a standard deviation"
@@ -140,11 +141,11 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         what = "gSDE sets the standard deviation of Gaussian actions"
         expected = "false, or module.action_distribution=gaussian module.free_log_std=false"
         yield "use_sde", what, "true", expected
-    if module.sde_sample_freq != ModuleConfig.sde_sample_freq and not module.use_sde:
-        yield "sde_sample_freq", "it has no effect with module.use_sde=false", show_value(module.sde_sample_freq), "4"
-    if module.initial_log_std and not (module.free_log_std or module.use_sde):
+    if not module.use_sde:
+        yield from _find_set(module, ["sde_sample_freq"], "it has no effect with module.use_sde=false")
+    if not (module.free_log_std or module.use_sde):
         what = "it has no effect with module.free_log_std=false"
-        yield "initial_log_std", what, show_value(module.initial_log_std), "0.0, or module.free_log_std=true"
+        yield from _find_set(module, ["initial_log_std"], what, "module.free_log_std=true")
     yield from _find_in_residual_blocks(module)
     yield from _find_in_ensembles(module, algorithm)
     yield from _find_in_dqn(module.q_distribution, algorithm)
@@ -179,22 +180,16 @@ def _find_in_value_distribution(module: ModuleConfig) -> Iterator[_Fault]:
     if kind == "categorical" and (v_min is None or v_max is None or v_min >= v_max):
         what = "a categorical distribution needs module.v_min < module.v_max"
         yield "v_min", what, f"v_min {show_value(v_min)}, v_max {show_value(v_max)}", "numbers with v_min < v_max"
-    for name, value in {"v_min": v_min, "v_max": v_max}.items():
-        if kind != "categorical" and value is not None:
-            what = f"it has no effect with module.q_distribution={kind}"
-            yield name, what, show_value(value), "null, or module.q_distribution=categorical"
+    if kind != "categorical":
+        what = f"it has no effect with module.q_distribution={kind}"
+        yield from _find_set(module, ["v_min", "v_max"], what, "module.q_distribution=categorical")
 
 
-# Options that residual blocks do not support -> their defaults.
-_UNUSED_IN_SIMBA: Mapping[str, Any] = {
-    "fcnet_use_layernorm": False,
-    "critic_use_layernorm": False,
-    "critic_use_batchnorm": False,
-    "critic_dropout": 0.0,
-}
-_UNUSED_IN_BLOCKS: Mapping[str, Mapping[str, Any]] = {
+# Options that residual blocks do not support.
+_UNUSED_IN_SIMBA = ("fcnet_use_layernorm", "critic_use_layernorm", "critic_use_batchnorm", "critic_dropout")
+_UNUSED_IN_BLOCKS: Mapping[str, Sequence[str]] = {
     "simba": _UNUSED_IN_SIMBA,
-    "simba_v2": {**_UNUSED_IN_SIMBA, "fcnet_bias_initializer": None},
+    "simba_v2": (*_UNUSED_IN_SIMBA, "fcnet_bias_initializer"),
 }
 
 
@@ -204,10 +199,8 @@ def _find_in_residual_blocks(module: ModuleConfig) -> Iterator[_Fault]:
             what = f"module.architecture={module.architecture} needs one width for all residual blocks"
             expected = "for example [256, 256] for two blocks of width 256"
             yield "fcnet_hiddens", what, show_value(module.fcnet_hiddens), expected
-        for name, default in _UNUSED_IN_BLOCKS[module.architecture].items():
-            if getattr(module, name) != default:
-                what = f"residual blocks (module.architecture={module.architecture}) do not support it"
-                yield name, what, show_value(getattr(module, name)), show_value(default)
+        what = f"residual blocks (module.architecture={module.architecture}) do not support it"
+        yield from _find_set(module, _UNUSED_IN_BLOCKS[module.architecture], what)
     elif module.critic_use_batchnorm and module.critic_use_layernorm:
         what = "it has no effect with module.critic_use_batchnorm=true"
         yield "critic_use_layernorm", what, "true", "false"
