@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
 from runner.config.env import find_task_problems
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, Where, nearest_match, show_value, unknown_name
 from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.operators import ENV_RUNNERS
@@ -208,8 +208,8 @@ def _check_evaluated(curriculum: CurriculumConfig, where: Where) -> Iterator[Pro
     names = task_names(curriculum)
     for name in curriculum.evaluate:
         if name not in names:
-            what, place = "curriculum.evaluate contains an unknown task", where("curriculum.evaluate")
-            yield Problem(what, place, name, ", ".join(names), nearest_match(name, names))
+            key = "curriculum.evaluate"
+            yield unknown_name(f"{key} contains an unknown task", where(key), name, names)
 
 
 def curriculum_metrics(curriculum: CurriculumConfig, evaluation: EvaluationConfig) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -175,6 +175,11 @@ def nearest_match(name: str, options: Iterable[str]) -> str | None:
             return by_lower[next((option for option in containing if option.startswith(typed)), containing[0])]
     close = difflib.get_close_matches(typed, by_lower, n=max(1, len(by_lower)), cutoff=0.6)  # most similar first
     return by_lower[max(close, key=lambda option: _common_length(typed, option))] if close else None
+
+
+def unknown_name(what: str, where: str | None, name: str, known: Collection[str]) -> Problem:
+    """Return the problem of a name that is not one of the known names."""
+    return Problem(what, where, name, ", ".join(known), nearest_match(name, known))
 
 
 def nearest_key(name: str, names: Sequence[str], prefix: str) -> str | None:

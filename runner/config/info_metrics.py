@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.composed import Composed
 from runner.config.declared_metrics import find_reduction_fault
-from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.errors import Problem, show_value, unknown_name
 
 if TYPE_CHECKING:
     from runner.config.schemas import ExperimentConfig
@@ -179,14 +179,13 @@ def _fault(name: str, block: Any) -> Problem | None:
         return Problem("a metric from infos must be a block", None, show_value(block), _FORM)
     unknown = next((str(key) for key in block if key not in _KEYS), None)
     if unknown is not None:
-        return Problem(f"{unknown} is not a known key", None, unknown, ", ".join(_KEYS), nearest_match(unknown, _KEYS))
+        return unknown_name(f"{unknown} is not a known key", None, unknown, _KEYS)
     if not isinstance(block.get("info"), str) or not block["info"]:
         what = "info must be the key of a number in infos, with slashes for nested infos"
         return Problem(what, None, show_value(block), _FORM)
     at, reduce = str(block.get("at", "episode_end")), str(block.get("reduce", "mean"))
     if at not in OF_EPISODE:
-        what = "at is not one of its choices"
-        return Problem(what, None, at, ", ".join(OF_EPISODE), nearest_match(at, OF_EPISODE))
+        return unknown_name("at is not one of its choices", None, at, OF_EPISODE)
     return (
         find_reduction_fault("reduce is not one of its choices", reduce, REDUCTIONS)
         or _fault_of_edges(block.get("histogram", []))

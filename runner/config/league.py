@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.blocks import EnvConfig, EvaluationConfig, MultiAgentConfig
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, Where, nearest_match, show_value, unknown_name
 from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.multi_agent import find_unmapped_modules
@@ -154,8 +154,7 @@ def _check_opponents(league: LeagueConfig, where: Where) -> Iterator[Problem]:
     for kind, share in league.opponents.items():
         place = where(f"{key}.{kind}")
         if kind not in KINDS_OF_OPPONENTS:
-            nearest = nearest_match(kind, KINDS_OF_OPPONENTS)
-            yield Problem(f"{key} has an unknown kind", place, kind, ", ".join(KINDS_OF_OPPONENTS), nearest)
+            yield unknown_name(f"{key} has an unknown kind", place, kind, KINDS_OF_OPPONENTS)
         elif share < 0:
             yield Problem(f"{key}.{kind} is not a valid share", place, show_value(share), "a number of at least 0")
     if not any(share > 0 for share in league.opponents.values()):
@@ -190,7 +189,7 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, where: Where
     if "_target_" not in given:
         for name in [str(name) for name in given if name not in files]:
             what = f"{key} has a policy file for a module that is not in league.modules"
-            yield Problem(what, where(f"{key}.{name}"), name, ", ".join(files), nearest_match(name, files))
+            yield unknown_name(what, where(f"{key}.{name}"), name, files)
         return
     yield from find_target_block_problems(key, given, where, PLAYERS, _SPACE_GIVEN)
 

@@ -11,7 +11,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID, ConnectorsConfig, EnvConfig, ModuleConfig, MultiAgentConfig
 from runner.config.checks import check_field, find_unknown_keys, typed_fields
 from runner.config.connectors import find_edit_problems
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, Where, show_value, unknown_name
 from runner.config.list_patches import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, module_algorithm_key
 from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
 from runner.config.targets import (
@@ -151,8 +151,7 @@ def find_module_edit_problems(
                 what = f"{key} has no effect, because {module_id} does not choose actions"
                 yield Problem(what, where(key), pipeline, "learner")
             if pipeline not in PIPELINES:
-                nearest = nearest_match(pipeline, PIPELINES)
-                yield Problem(f"{key} is not a pipeline", where(key), pipeline, ", ".join(PIPELINES), nearest)
+                yield unknown_name(f"{key} is not a pipeline", where(key), pipeline, PIPELINES)
 
 
 def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem]:
@@ -182,7 +181,7 @@ def find_unmapped_modules(
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
             place, text = where(f"{key}.{module_id}") or where(key), what.format(key=key, module_id=module_id)
-            yield Problem(text, place, module_id, ", ".join(known), nearest_match(module_id, known))
+            yield unknown_name(text, place, module_id, known)
 
 
 def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:

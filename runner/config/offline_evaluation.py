@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.blocks import EvaluationConfig
 from runner.config.checks import convert_fields, find_block_problems
-from runner.config.errors import Problem, Where, nearest_match
+from runner.config.errors import Problem, Where, unknown_name
 from runner.config.fields import names_of, option
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 
@@ -110,13 +110,11 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
         got = str(evaluation.offline_evaluation_interval)
         yield Problem(what, where(key), got, f"null, or {_KEY}input_=PATH")
     types, key = evaluation_types(evaluation), f"{_KEY}type"
-    expected = ", ".join(EVALUATION_TYPES)
     if not types:
-        yield Problem(f"{key} is empty", where(key), "[]", expected)
+        yield Problem(f"{key} is empty", where(key), "[]", ", ".join(EVALUATION_TYPES))
     for name in types:
         if name not in EVALUATION_TYPES:
-            what = f"{key} does not have a type {name}"
-            yield Problem(what, where(key), name, expected, nearest_match(name, EVALUATION_TYPES))
+            yield unknown_name(f"{key} does not have a type {name}", where(key), name, EVALUATION_TYPES)
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
     others = {name: value for name, value in q_model.items() if name != "network"}
     yield from find_block_problems(FittedQConfig, others, key, where)

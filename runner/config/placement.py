@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 from runner.config.checks import find_resource_problems
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, Where, show_value, unknown_name
 from runner.config.operators import (
     ENV_RUNNERS,
     ApplyGradientsConfig,
@@ -75,10 +75,8 @@ def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     got = show_value(bounds)
     for name in bounds:
         if name not in _BOUNDS:
-            of_name = where(f"{_NUMBER}.{name}") or place
-            yield Problem(
-                f"{_NUMBER}.{name} is not a known key", of_name, name, "min, max", nearest_match(name, _BOUNDS)
-            )
+            key = f"{_NUMBER}.{name}"
+            yield unknown_name(f"{key} is not a known key", where(key) or place, name, _BOUNDS)
     missing = [name for name in _BOUNDS if name not in bounds]
     if missing:
         yield Problem(f"{_NUMBER} needs {' and '.join(missing)}", place, got, "{min: 2, max: 16}, or an integer")

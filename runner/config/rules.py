@@ -25,7 +25,7 @@ from runner.config.connectors import find_edit_problems
 from runner.config.curriculum import find_curriculum_problems
 from runner.config.env import find_env_problems
 from runner.config.env_runners import find_env_runner_problems
-from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
+from runner.config.errors import Problem, Where, list_names, nearest_match, show_value, unknown_name
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.league import find_league_problems
 from runner.config.list_patches import OF_ALGORITHM, PIPELINES
@@ -124,7 +124,7 @@ def _check_selected_modules(
         selected = step.config.modules or [] if selects else []  # type: ignore[union-attr]
         for name in [name for name in selected if name not in known]:
             what = f"{step.key}: {step.name} contains an unknown module"
-            yield Problem(what, where(step.key), name, ", ".join(known), nearest_match(name, known))
+            yield unknown_name(what, where(step.key), name, known)
 
 
 def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -> Iterator[Problem]:
@@ -187,8 +187,7 @@ def _check_trackers(tracking: TrackingConfig, where: Where) -> Iterator[Problem]
     key, names = "tracking.extra_trackers", tracking.extra_trackers
     for index, name in enumerate(names):
         if name not in TRACKERS:
-            what, nearest = f"{key} contains an unknown tracker", nearest_match(name, TRACKERS)
-            yield Problem(what, where(key), name, ", ".join(TRACKERS), nearest)
+            yield unknown_name(f"{key} contains an unknown tracker", where(key), name, TRACKERS)
         elif name in names[:index]:
             yield Problem(f"{key} contains a tracker twice", where(key), name, "each tracker once")
 
@@ -203,8 +202,7 @@ def _check_video(evaluation: EvaluationConfig, where: Where) -> Iterator[Problem
     key, video = "evaluation.video", evaluation.video
     for name, value in video.items():
         if name not in VIDEO:
-            nearest = nearest_match(str(name), VIDEO)
-            yield Problem(f"{key}.{name} is not a known key", where(key), str(name), ", ".join(VIDEO), nearest)
+            yield unknown_name(f"{key}.{name} is not a known key", where(key), str(name), VIDEO)
         elif type(value) is not int or value < 1:
             yield Problem(f"{key}.{name} must be a positive integer", where(key), show_value(value), ">= 1")
     if video and evaluation.evaluation_interval is None:

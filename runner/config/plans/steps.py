@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.checks import find_block_problems, valid_fields
-from runner.config.errors import ConfigError, Problem, Where, nearest_match, show_value
+from runner.config.errors import ConfigError, Problem, Where, show_value, unknown_name
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
 from runner.config.source_definitions import declared_attribute, find_ancestors, is_function
 from runner.config.targets import OPERATOR, Given, describe_fault, find_target_fault
@@ -121,7 +121,7 @@ class PlanReader:
         schema = OPERATORS.get(name)
         if schema is None:
             what = f"{key}: unknown operator {name}"
-            self._add(what, key, str(name), ", ".join(OPERATORS), nearest_match(str(name), list(OPERATORS)))
+            self.problems.append(unknown_name(what, self._where(key), str(name), OPERATORS))
             return None
         if not isinstance(options, dict):
             names = ", ".join(one.name for one in dataclasses.fields(schema)) or "no options"
@@ -170,10 +170,8 @@ class PlanReader:
             is_known=is_function(path) is not None,
         )
 
-    def _add(
-        self, what: str, key: str, got: str | None = None, expected: str | None = None, nearest: str | None = None
-    ) -> None:
-        self.problems.append(Problem(what, self._where(key), got, expected, nearest))
+    def _add(self, what: str, key: str, got: str | None = None, expected: str | None = None) -> None:
+        self.problems.append(Problem(what, self._where(key), got, expected))
 
 
 def _operator_of(path: str) -> type[OperatorConfig] | None:
