@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, Where, show_value
+from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.features import FEATURE_BLOCKS
 from runner.config.imports import import_target
 from runner.config.targets import (
@@ -35,47 +35,46 @@ def find_nested_faults(composed: Composed) -> Iterator[Problem]:
     """Yield problems of targets in arguments of user-defined classes, according to their sources."""
     for name in _BLOCKS:
         if name not in composed.unread:
-            yield from find_callable_faults(composed.values.get(name), name, composed.where)
+            yield from find_callable_faults(composed.values.get(name), name)
     offline = composed.values.get("offline")
     if not isinstance(offline, Mapping) or "offline" in composed.unread:
         return
     for name in _OF_PRELEARNER:
-        yield from find_callable_faults(offline.get(name), f"offline.{name}", composed.where)
+        yield from find_callable_faults(offline.get(name), f"offline.{name}")
 
 
-def find_callable_faults(value: Any, key: str, where: Where, is_inside: bool = False) -> Iterator[Problem]:
+def find_callable_faults(value: Any, key: str, is_inside: bool = False) -> Iterator[Problem]:
     """Yield problems of the targets in a value, except for components of the run, which have their own checks.
 
     Args:
         value: nested dicts, lists and scalars.
         key: dotted key of the value.
-        where: function from a key to the source of its value.
         is_inside: whether the value is an argument of another target.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from find_callable_faults(item, f"{key}.{index}", where, is_inside)
+            yield from find_callable_faults(item, f"{key}.{index}", is_inside)
     elif isinstance(value, Mapping):
         if TARGET in value and not is_part(f"{key}.{TARGET}", is_inside):
-            yield from find_target_problem(value, key, where(key))
+            yield from find_target_problem(value, key)
         for name, item in value.items() if value.get(RECURSIVE, True) is not False else ():
-            yield from find_callable_faults(item, f"{key}.{name}", where, is_inside or TARGET in value)
+            yield from find_callable_faults(item, f"{key}.{name}", is_inside or TARGET in value)
 
 
-def find_target_problem(value: Mapping[str, Any], key: str, where: str | None) -> Iterator[Problem]:
+def find_target_problem(value: Mapping[str, Any], key: str) -> Iterator[Problem]:
     """Yield problems of one target and the names of its arguments."""
     path, is_partial = value[TARGET], value.get(PARTIAL, False)
     if not isinstance(path, str):
-        yield Problem(f"{key}.{TARGET} is not a dotted path", where, show_value(path), "package.module.function")
+        yield Problem(f"{key}.{TARGET} is not a dotted path", key, show_value(path), "package.module.function")
     elif not isinstance(is_partial, bool):
-        yield Problem(f"{key}.{PARTIAL} must be true or false", where, show_value(is_partial))
+        yield Problem(f"{key}.{PARTIAL} must be true or false", key, show_value(is_partial))
     elif not isinstance(value.get(POSITIONAL, []), list):
-        yield Problem(f"{key}.{POSITIONAL} must be a list of arguments", where, show_value(value[POSITIONAL]))
+        yield Problem(f"{key}.{POSITIONAL} must be a list of arguments", key, show_value(value[POSITIONAL]))
     else:
         names = [str(name) for name in arguments_of(value)]
         fault = find_target_fault(path, names, given=with_positional(NOTHING_GIVEN, value), is_partial=is_partial)
         if fault is not None:
-            yield describe_fault(key, fault, where, path)
+            yield describe_fault(key, fault, path)
 
 
 def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:

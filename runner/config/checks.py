@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from runner.config.errors import Problem, Where, list_names, nearest_key, nearest_match, show_value
+from runner.config.errors import Problem, list_names, nearest_key, nearest_match, show_value
 from runner.config.fields import Option, option_of
 
 _NO_LIMITS = Option("")
@@ -173,24 +173,24 @@ def wrong_type(name: str) -> str:
     return f"{name} has the wrong type"
 
 
-def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
-    """Return the problem of a value, or None."""
+def check_value(name: str, value: Any, annotation: Any, option: Option | None) -> Problem | None:
+    """Return the problem of the value of a key, or None."""
     option = option or _NO_LIMITS
     got, expected = show_value(value), describe_allowed(annotation, option)
     if value == "???":
-        return Problem(f"{name} does not have a value", where, expected=expected)
+        return Problem(f"{name} does not have a value", name, expected=expected)
     if option.is_schedule and isinstance(value, list):
         fault = _find_schedule_fault(value, option)
-        return Problem(f"{name} is not a valid schedule: {fault}", where, got, expected) if fault else None
+        return Problem(f"{name} is not a valid schedule: {fault}", name, got, expected) if fault else None
     try:
         convert(value, annotation)
     except MismatchError:
-        return Problem(wrong_type(name), where, got, expected)
+        return Problem(wrong_type(name), name, got, expected)
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
-        return Problem(f"{name} is not one of its choices", where, got, expected, nearest)
+        return Problem(f"{name} is not one of its choices", name, got, expected, nearest)
     if not all(_is_within(number, option) for number in _numbers_of(value)):
-        return Problem(f"{name} is out of range", where, got, expected)
+        return Problem(f"{name} is out of range", name, got, expected)
     return None
 
 
@@ -206,10 +206,10 @@ def _typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
     return {field.name: (annotations[field.name], option_of(field)) for field in fields}
 
 
-def check_field(schema: type, name: str, value: Any, key: str, where: str | None) -> Problem | None:
+def check_field(schema: type, name: str, value: Any, key: str) -> Problem | None:
     """Return the problem of a value for a field of a dataclass at a dotted key, or None."""
     annotation, option = typed_fields(schema)[name]
-    return check_value(key, value, annotation, option, where)
+    return check_value(key, value, annotation, option)
 
 
 def convert_fields(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def convert_fields(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert(value, typed_fields(schema)[name][0]) for name, value in values.items()}
 
 
-def find_value_problems(name: str, value: Any, annotation: Any, option: Option | None, where: Where) -> list[Problem]:
+def find_value_problems(name: str, value: Any, annotation: Any, option: Option | None) -> list[Problem]:
     """Return the problem of a value, or the problems of its items if it is a block with any keys.
 
     Args:
@@ -225,15 +225,14 @@ def find_value_problems(name: str, value: Any, annotation: Any, option: Option |
         value: value given.
         annotation: type of the value.
         option: bounds and choices, or None.
-        where: function from a key to the source of its value.
     """
-    problem = check_value(name, value, annotation, option, where(name))
+    problem = check_value(name, value, annotation, option)
     if problem is None:
         return []
     is_block = typing.get_origin(annotation) is dict and isinstance(value, dict)
     kind = typing.get_args(annotation)[1] if is_block else None
     items = {f"{name}.{key}": item for key, item in value.items()} if is_block else {}
-    found = [check_value(key, item, kind, None, where(key)) for key, item in items.items()]
+    found = [check_value(key, item, kind, None) for key, item in items.items()]
     return [one for one in found if one is not None] or [problem]
 
 
@@ -273,7 +272,7 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
 
 
 def find_unknown_keys(
-    schema: type, values: Mapping[Any, Any], key: str, where: Where, names: Sequence[str] | None = None
+    schema: type, values: Mapping[Any, Any], key: str, names: Sequence[str] | None = None
 ) -> Iterator[Problem]:
     """Yield a problem for each key of a block that is not a field of its dataclass.
 
@@ -281,7 +280,6 @@ def find_unknown_keys(
         schema: dataclass of the block.
         values: the block.
         key: dotted key of the block; empty for the top level.
-        where: function from a key to the source of its value.
         names: fields that the block may set; None for all fields.
     """
     known = list(typed_fields(schema)) if names is None else names
@@ -290,20 +288,18 @@ def find_unknown_keys(
         if name not in known:
             full, expected = f"{prefix}{name}", list_names(known, str(name), limit=60) or "no keys"
             nearest = nearest_key(str(name), known, prefix)
-            yield Problem(f"unknown key {full}", where(full), show_value(value), expected, nearest)
+            yield Problem(f"unknown key {full}", full, show_value(value), expected, nearest)
 
 
-def find_block_problems(
-    schema: type, values: Any, key: str, where: Where, names: Sequence[str] | None = None
-) -> Iterator[Problem]:
+def find_block_problems(schema: type, values: Any, key: str, names: Sequence[str] | None = None) -> Iterator[Problem]:
     """Yield the problems of a block that sets some fields of a dataclass; see `find_unknown_keys`."""
     known = list(typed_fields(schema)) if names is None else names
     if not isinstance(values, Mapping):
-        yield Problem(f"{key} must be a block", where(key), show_value(values), list_names(known, limit=60))
+        yield Problem(f"{key} must be a block", key, show_value(values), list_names(known, limit=60))
         return
-    yield from find_unknown_keys(schema, values, key, where, known)
+    yield from find_unknown_keys(schema, values, key, known)
     for name in (name for name in known if name in values):
-        problem = check_field(schema, name, values[name], f"{key}.{name}", where(f"{key}.{name}"))
+        problem = check_field(schema, name, values[name], f"{key}.{name}")
         if problem is not None:
             yield problem
 
@@ -311,35 +307,25 @@ def find_block_problems(
 def valid_fields(schema: type, values: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the valid values of a block that sets some fields of a dataclass, converted."""
     given = {name: values[name] for name in typed_fields(schema) if name in values}
-    valid = {name: value for name, value in given.items() if check_field(schema, name, value, name, None) is None}
+    valid = {name: value for name, value in given.items() if check_field(schema, name, value, name) is None}
     return convert_fields(schema, valid)
 
 
-def find_resource_problems(
-    key: str, custom: Mapping[str, float], own_keys: Mapping[str, str], where: Where
-) -> Iterator[Problem]:
+def find_resource_problems(key: str, custom: Mapping[str, float], own_keys: Mapping[str, str]) -> Iterator[Problem]:
     """Yield invalid custom resources.
 
     Args:
         key: dotted key of the block.
         custom: name -> amount.
         own_keys: Ray's name of a resource -> its separate key.
-        where: function from a key to the source of its value.
     """
     for name, amount in custom.items():
-        place = where(f"{key}.{name}")
+        place, got = f"{key}.{name}", show_value(amount)
         if name in own_keys:
-            yield Problem(
-                f"{key} contains {name}, which has its own key",
-                place,
-                show_value(amount),
-                fix=f"{own_keys[name]}={amount:g}",
-            )
+            what = f"{key} contains {name}, which has its own key"
+            yield Problem(what, place, got, fix=f"{own_keys[name]}={amount:g}")
         elif not name or name in _OF_RAY:
-            yield Problem(
-                f"{key} contains a reserved name of Ray", place, name, "a custom resource that nodes were started with"
-            )
+            what = f"{key} contains a reserved name of Ray"
+            yield Problem(what, place, name, "a custom resource that nodes were started with")
         elif amount <= 0 or (amount > 1 and amount % 1 != 0):
-            yield Problem(
-                f"{key}.{name} is not a valid amount", place, show_value(amount), "a fraction of 1, or an integer"
-            )
+            yield Problem(f"{place} is not a valid amount", place, got, "a fraction of 1, or an integer")

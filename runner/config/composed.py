@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,15 @@ class Composed:
         if source is None and "." in key and key not in self.sources:
             return self.where(key.rpartition(".")[0])
         return None if source == DEFAULT_SOURCE else source
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem at a key, or at `key or key`, with the source of the first of these keys that has one.
+
+        A default does not have one. Then `where` is the key, unless the text names it.
+        """
+        keys = problem.where.split(" or ") if problem.where is not None else []
+        default = None if any(key in problem.what for key in keys) else problem.where
+        return replace(problem, where=next(filter(None, map(self.where, keys)), default))
 
 
 def leaf_values(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
 from runner.config.env import find_task_problems
-from runner.config.errors import Problem, Where, nearest_match, show_value, unknown_name
+from runner.config.errors import Problem, nearest_match, show_value, unknown_name
 from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.operators import ENV_RUNNERS
@@ -117,99 +117,91 @@ def evaluated_tasks(config: CurriculumConfig) -> tuple[str, ...]:
 
 
 def find_curriculum_problems(
-    curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, needs: frozenset[str], where: Where
+    curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, needs: frozenset[str]
 ) -> Iterator[Problem]:
     """Yield the problems of the block."""
     if curriculum == CurriculumConfig():
         return
-    place = where("curriculum")
     if curriculum.tasks and curriculum.num_levels is not None:
         got = f"{', '.join(curriculum.tasks)} and {curriculum.num_levels} levels"
-        yield Problem("curriculum.tasks and curriculum.num_levels are both set", place, got, "only one of them")
+        yield Problem("curriculum.tasks and curriculum.num_levels are both set", "curriculum", got, "only one of them")
         return
     if not curriculum.tasks and curriculum.num_levels is None:
         expected = "curriculum.tasks, or curriculum.num_levels"
-        yield Problem("curriculum is set without tasks", place, "{}", expected)
+        yield Problem("curriculum is set without tasks", "curriculum", "{}", expected)
         return
-    of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given, where)]
-    yield from of_tasks or _check_arguments(curriculum, env, env_runners, where)
-    yield from _check_rule(curriculum, where)
-    yield from _check_run(curriculum, env, env_runners, needs, where)
+    of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given)]
+    yield from of_tasks or _check_arguments(curriculum, env, env_runners)
+    yield from _check_rule(curriculum)
+    yield from _check_run(curriculum, env, env_runners, needs)
     if not of_tasks:
-        yield from _check_evaluated(curriculum, where)
+        yield from _check_evaluated(curriculum)
 
 
-def _check_task(name: Any, given: Any, where: Where) -> Iterator[Problem]:
+def _check_task(name: Any, given: Any) -> Iterator[Problem]:
     key = f"curriculum.tasks.{name}"
-    place = where(key)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield Problem(
-            f"{key}: the name of a task becomes part of metric names", place, show_value(name), "letters, digits, _ . -"
-        )
+        what = f"{key}: the name of a task becomes part of metric names"
+        yield Problem(what, key, show_value(name), "letters, digits, _ . -")
     expected = f"{{{OPTIONS}: {{...}}}} or {{{ENV_CONFIG}: {{...}}}}"
     if not isinstance(given, dict) or not given:
-        yield Problem(f"{key} is not a valid task", place, show_value(given), expected)
+        yield Problem(f"{key} is not a valid task", key, show_value(given), expected)
         return
     for part, values in given.items():
         if part not in (OPTIONS, ENV_CONFIG):
             nearest = nearest_match(str(part), (OPTIONS, ENV_CONFIG))
-            yield Problem(f"{key} has an unknown key", place, show_value(part), expected, nearest)
+            yield Problem(f"{key} has an unknown key", key, show_value(part), expected, nearest)
         elif not isinstance(values, dict) or not all(isinstance(argument, str) for argument in values):
-            yield Problem(
-                f"{key}.{part} must be a dict with text keys", place, show_value(values), "{name: value, ...}"
-            )
+            yield Problem(f"{key}.{part} must be a dict with text keys", key, show_value(values), "{name: value, ...}")
 
 
-def _check_arguments(
-    curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
-) -> Iterator[Problem]:
+def _check_arguments(curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig) -> Iterator[Problem]:
     """Check the arguments of the tasks' environments; only external simulators know theirs."""
     for name, given in curriculum.tasks.items():
         if ENV_CONFIG in given and not env.is_external:
             key = f"curriculum.tasks.{name}.{ENV_CONFIG}"
-            yield from find_task_problems(key, given[ENV_CONFIG], env, env_runners, where)
+            yield from find_task_problems(key, given[ENV_CONFIG], env, env_runners)
 
 
-def _check_rule(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
+def _check_rule(curriculum: CurriculumConfig) -> Iterator[Problem]:
     if curriculum.rule == PROMOTE and curriculum.promote_at is None:
         what = "curriculum.rule=promote needs curriculum.promote_at"
-        yield Problem(what, where("curriculum"), fix="curriculum.promote_at=NUMBER")
+        yield Problem(what, "curriculum", fix="curriculum.promote_at=NUMBER")
     measure = curriculum.measure
     if measure != EPISODE_RETURN and not (measure.startswith(INFO) and len(measure) > len(INFO)):
         expected = f"{EPISODE_RETURN}, or {INFO}KEY"
-        nearest = nearest_match(measure, (EPISODE_RETURN,))
-        place = where("curriculum.measure")
-        yield Problem("curriculum.measure is not valid", place, measure, expected, nearest)
+        key, nearest = "curriculum.measure", nearest_match(measure, (EPISODE_RETURN,))
+        yield Problem(f"{key} is not valid", key, measure, expected, nearest)
 
 
 def _check_run(
-    curriculum: CurriculumConfig, env: EnvConfig, runners: EnvRunnersConfig, needs: frozenset[str], where: Where
+    curriculum: CurriculumConfig, env: EnvConfig, runners: EnvRunnersConfig, needs: frozenset[str]
 ) -> Iterator[Problem]:
-    place, names = where("curriculum"), ", ".join(task_names(curriculum))
     if env.is_external and curriculum.measure != EPISODE_RETURN:
         key = "curriculum.measure"
         what = f"{key} is an info, which external simulators do not send"
-        yield Problem(what, where(key), curriculum.measure, EPISODE_RETURN)
+        yield Problem(what, key, curriculum.measure, EPISODE_RETURN)
     elif ENV_RUNNERS not in needs:
-        yield Problem("a curriculum needs a plan that samples; this plan learns from recorded data", place, names, "{}")
+        what = "a curriculum needs a plan that samples; this plan learns from recorded data"
+        yield Problem(what, "curriculum", ", ".join(task_names(curriculum)), "{}")
     elif env.backend != "gymnasium":
         what = f"a curriculum resets environments one by one, but env.backend={env.backend} resets all together"
-        yield Problem(what, where("env.backend"), env.backend, "gymnasium")
+        yield Problem(what, "env.backend", env.backend, "gymnasium")
     elif runners.gym_env_vectorize_mode not in _MODES:
         key = "env_runners.gym_env_vectorize_mode"
         what = f"a curriculum steps environments one by one in the env runner's process, but {key} does not"
-        yield Problem(what, where(key), runners.gym_env_vectorize_mode, ", ".join(_MODES))
+        yield Problem(what, key, runners.gym_env_vectorize_mode, ", ".join(_MODES))
     elif runners.restart_failed_sub_environments:
         key = "env_runners.restart_failed_sub_environments"
-        yield Problem(f"{key} does not work with a curriculum", where(key), "true", "false")
+        yield Problem(f"{key} does not work with a curriculum", key, "true", "false")
 
 
-def _check_evaluated(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
+def _check_evaluated(curriculum: CurriculumConfig) -> Iterator[Problem]:
     names = task_names(curriculum)
     for name in curriculum.evaluate:
         if name not in names:
             key = "curriculum.evaluate"
-            yield unknown_name(f"{key} contains an unknown task", where(key), name, names)
+            yield unknown_name(f"{key} contains an unknown task", key, name, names)
 
 
 def curriculum_metrics(curriculum: CurriculumConfig, evaluation: EvaluationConfig) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from runner.config.blocks import EnvConfig, EnvRunnersConfig
 from runner.config.callables import arguments_of
 from runner.config.env_ids import GROUP, env_option
-from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
+from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.paths import list_options
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
 from runner.config.targets import (
@@ -44,31 +44,29 @@ def env_override(name: str, dirs: Sequence[Path]) -> str:
     return f"env._target_={name}" if is_path else f"env.env={name}"
 
 
-def find_env_problems(
-    env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool, where: Where
-) -> Iterator[Problem]:
+def find_env_problems(env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool) -> Iterator[Problem]:
     """Yield the problems of the environment, according to its source."""
     expected = "env.env: a gymnasium id, or env._target_: the dotted path of a class"
-    yield from _check_wrappers(env, where)
+    yield from _check_wrappers(env)
     if env.backend != "gymnasium":
-        yield from _check_backend(env, env_runners.gym_env_vectorize_mode, where)
+        yield from _check_backend(env, env_runners.gym_env_vectorize_mode)
     if env.env is None and env._target_ is None:
         if not (env.is_external and (env.observation_space or env.agents)):
-            yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {expected}")
+            yield Problem("no environment is chosen", "env", None, f"env=cartpole, or {expected}")
     elif env.env is not None and env._target_ is not None:
-        place, got = where("env._target_"), f"{env.env} and {env._target_}"
-        yield Problem("env.env and env._target_ are both set", place, got, f"only one: {expected}")
+        got = f"{env.env} and {env._target_}"
+        yield Problem("env.env and env._target_ are both set", "env._target_", got, f"only one: {expected}")
     else:
-        yield from _check_made("env.env_config", env.env_config, env, env_runners, resets_apart, where)
+        yield from _check_made("env.env_config", env.env_config, env, env_runners, resets_apart)
 
 
 def find_task_problems(
-    key: str, env_config: Mapping[str, Any], env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
+    key: str, env_config: Mapping[str, Any], env: EnvConfig, env_runners: EnvRunnersConfig
 ) -> Iterator[Problem]:
     """Yield the problems of a task's environment, whose arguments at `key` override arguments of the `env` block."""
-    if any(_check_made("env.env_config", env.env_config, env, env_runners, True, where)):
+    if any(_check_made("env.env_config", env.env_config, env, env_runners, True)):
         return  # `find_env_problems` reports them
-    for problem in _check_made(key, {**env.env_config, **env_config}, env, env_runners, True, where):
+    for problem in _check_made(key, {**env.env_config, **env_config}, env, env_runners, True):
         yield replace(problem, got=show_value(env_config))
 
 
@@ -78,25 +76,19 @@ def _check_made(
     env: EnvConfig,
     env_runners: EnvRunnersConfig,
     resets_apart: bool,
-    where: Where,
 ) -> Iterator[Problem]:
     """Check the environment of the `env` block and its arguments at `key`."""
     if env._target_ is not None:
-        yield from _check_call("env._target_", key, env._target_, arguments, where, _NUM_ENVS)
+        yield from _check_call("env._target_", key, env._target_, arguments, _NUM_ENVS)
     elif env.backend == "ale":
         others = {name: value for name, value in arguments.items() if name not in DECIDED}
-        yield from _check_call("env.env", key, ALE_CLASS, others, where, Given(names=_ALE_GIVEN))
+        yield from _check_call("env.env", key, ALE_CLASS, others, Given(names=_ALE_GIVEN))
     elif env.env is not None and env.backend == "gymnasium":
-        yield from _check_env_id(env.env, key, arguments, partial(_is_batched, env, env_runners, resets_apart), where)
+        yield from _check_env_id(env.env, key, arguments, partial(_is_batched, env, env_runners, resets_apart))
 
 
 def _check_call(
-    path_key: str,
-    arguments_key: str,
-    target: str,
-    arguments: Mapping[str, Any],
-    where: Where,
-    given: Given,
+    path_key: str, arguments_key: str, target: str, arguments: Mapping[str, Any], given: Given
 ) -> Iterator[Problem]:
     """Check a class or factory of environments and the arguments of its call."""
     fault = find_target_fault(target, [str(name) for name in arguments], kinds=ENVIRONMENTS, given=given)
@@ -104,34 +96,33 @@ def _check_call(
         return
     if fault.arguments:
         key = next((f"{arguments_key}.{name}" for name in fault.arguments if name in arguments), arguments_key)
-        place = where(key) or where(path_key)
-        yield describe_fault(arguments_key, fault, place, show_value(arguments))
+        yield describe_fault(arguments_key, fault, show_value(arguments), f"{key} or {path_key}")
     else:
-        yield describe_fault(path_key, fault, where(path_key), target)
+        yield describe_fault(path_key, fault, target)
 
 
-def _check_wrappers(env: EnvConfig, where: Where) -> Iterator[Problem]:
+def _check_wrappers(env: EnvConfig) -> Iterator[Problem]:
     for index, wrapper in enumerate(env.wrappers):
         key, target = f"env.wrappers.{index}", wrapper.get("_target_")
         if not isinstance(target, str):
             expected = "{_target_: package.module.Wrapper, argument: value, ...}"
-            yield Problem(f"{key} must be a wrapper with a _target_", where(key), show_value(wrapper), expected)
+            yield Problem(f"{key} must be a wrapper with a _target_", key, show_value(wrapper), expected)
             continue
         given = with_positional(_WRAPPED_ENV, wrapper)
-        yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), where, given)
+        yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), given)
 
 
 def _check_env_id(
-    env: str, key: str, arguments: Mapping[str, Any], is_batched: Callable[[Any], bool], where: Where
+    env: str, key: str, arguments: Mapping[str, Any], is_batched: Callable[[Any], bool]
 ) -> Iterator[Problem]:
     if ":" in env:  # gymnasium imports the module before the colon, which registers the id
-        yield from _check_registering_module(env, where)
+        yield from _check_registering_module(env)
         return
     import gymnasium  # 0.2 s
 
     spec = gymnasium.registry.get(env)
     if spec is None:
-        yield _describe_unregistered(env, list(gymnasium.registry), where("env.env"))
+        yield _describe_unregistered(env, list(gymnasium.registry))
         return
     entry_point = spec.vector_entry_point if is_batched(spec) else spec.entry_point
     if isinstance(entry_point, str):
@@ -139,11 +130,11 @@ def _check_env_id(
         others = {name: value for name, value in arguments.items() if name not in _MAKE_ARGUMENTS}
         if find_target_fault(target) is None:  # the path of a plugin may be unknown until its import
             given = Given(names=("num_envs", *spec.kwargs))
-            yield from _check_call("env.env", key, target, others, where, given)
+            yield from _check_call("env.env", key, target, others, given)
 
 
-def _describe_unregistered(env: str, registered: Sequence[str], where: str | None) -> Problem:
-    what = f"the environment {env} is not registered"
+def _describe_unregistered(env: str, registered: Sequence[str]) -> Problem:
+    what, where = f"the environment {env} is not registered", "env.env"
     if is_path_into_package(env):
         fix = f"env._target_={env} instead of env.env: the dotted path of a class or function"
         return Problem(what, where, env, fix)
@@ -152,11 +143,11 @@ def _describe_unregistered(env: str, registered: Sequence[str], where: str | Non
     return Problem(what, where, env, expected, nearest_match(env, known))
 
 
-def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
+def _check_registering_module(env: str) -> Iterator[Problem]:
     try:
         open_module(env.partition(":")[0])
     except MissingNameError as missing:
-        yield Problem(f"env.env: {missing}", where("env.env"), env, fix=missing.fix)
+        yield Problem(f"env.env: {missing}", "env.env", env, fix=missing.fix)
     except UnknowableError:
         return
 
@@ -190,57 +181,46 @@ DECIDED = {
 _FOR_SEVERAL_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 
 
-def _check_backend(env: EnvConfig, mode: str, where: Where) -> Iterator[Problem]:
+def _check_backend(env: EnvConfig, mode: str) -> Iterator[Problem]:
     """Yield settings that do not work with an `env.backend` other than gymnasium."""
     got = f"env.backend={env.backend}"
     if env.is_external:
         what, expected = "env.backend has no effect on external simulators", "env.backend=gymnasium, or env.port=null"
-        yield Problem(what, where("env.backend"), got, expected)
+        yield Problem(what, "env.backend", got, expected)
     if env._target_ is not None:
         what = "env.backend does not work with env._target_"
         expected = "env.backend=gymnasium, or env.env with an id of that library"
-        yield Problem(what, where("env.backend"), got, expected)
+        yield Problem(what, "env.backend", got, expected)
     if mode != "auto":
         key = "env_runners.gym_env_vectorize_mode"
         what = f"{key} has no effect with env.backend={env.backend}, which always steps sub-environments together"
-        yield Problem(what, where(key), mode, "auto")
+        yield Problem(what, key, mode, "auto")
     for index, wrapper in enumerate(env.wrappers):
         target = str(wrapper.get("_target_"))
         if is_subclass(target, _WRAPPER_OF_ONE):
             key = f"env.wrappers.{index}"
             what = f"{key} wraps a single sub-environment, but env.backend={env.backend} steps all of them together"
-            yield Problem(what, where(key), target, "a gymnasium.vector.VectorWrapper, or env.wrappers=[]")
-    yield from find_native_problems(env, where)
+            yield Problem(what, key, target, "a gymnasium.vector.VectorWrapper, or env.wrappers=[]")
+    yield from find_native_problems(env)
 
 
-def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
-    """Yield options that runner sets, and unknown games of ALE.
-
-    Args:
-        env: block with a backend other than gymnasium.
-        where: function from a key to the source of its value.
-    """
+def find_native_problems(env: EnvConfig) -> Iterator[Problem]:
+    """Yield options that runner sets, and unknown games of ALE, for a backend other than gymnasium."""
     for name, value in env.env_config.items():
         if name in DECIDED:
             key = f"env.env_config.{name}"
             what = f"{key} cannot be set with env.backend={env.backend}: {DECIDED[name]}"
-            yield Problem(what, where(key), show_value(value), fix=f"remove {key}")
+            yield Problem(what, key, show_value(value), fix=f"remove {key}")
     games = ale_games() if env.backend == "ale" else {}
     if games and env.env is not None and env.env.removeprefix("ale_py:") not in games:
-        yield unknown_id(env, list(games), where)
+        yield unknown_id(env, list(games))
 
 
-def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
+def unknown_id(env: EnvConfig, known: list[str]) -> Problem:
     """Return the problem of an unknown id."""
     name = env.env or ""
-    expected = list_names(known, name, limit=8)
-    return Problem(
-        f"env.backend={env.backend} does not provide {name}",
-        where("env.env"),
-        name,
-        expected,
-        nearest_match(name, known),
-    )
+    what, expected = f"env.backend={env.backend} does not provide {name}", list_names(known, name, limit=8)
+    return Problem(what, "env.env", name, expected, nearest_match(name, known))
 
 
 def ale_games() -> dict[str, str]:

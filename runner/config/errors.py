@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-# Returns the source of the value of a dotted key; None for a default.
-Where = Callable[[str], str | None]
 _LINE_WIDTH = 110
 _INDENT = " " * 17
 # Minimum length of a name that is searched for within other names.
@@ -48,7 +46,7 @@ class Problem:
 
     Attributes:
         what: description of the problem, in terms of the key.
-        where: `file:line`, the override, or the function.
+        where: `file:line`, the override, the function, or the key of the configuration; see `Composed.located`.
         got: value given.
         expected: values that are valid.
         nearest: valid name that is most similar to the value given.

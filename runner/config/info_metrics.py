@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from runner.config.composed import Composed
 from runner.config.declared_metrics import find_reduction_fault
 from runner.config.errors import Problem, show_value, unknown_name
 
@@ -148,26 +147,26 @@ def may_be_of_agent(name: str, config: ExperimentConfig) -> bool:
     return name.startswith(tuple(starts))
 
 
-def find_info_metric_problems(config: ExperimentConfig, composed: Composed, taken: set[str]) -> Iterator[Problem]:
+def find_info_metric_problems(config: ExperimentConfig, taken: set[str]) -> Iterator[Problem]:
     """Yield the problems of the `metrics` block.
 
     Args:
-        config, composed: configuration of the run.
+        config: configuration of the run.
         taken: names of the built-in metrics.
     """
     for name, block in config.metrics.items():
         key = f"metrics.{name}"
         if name in taken:
-            yield Problem(f"{key} is the name of a built-in metric", composed.where(key), name, "another name")
+            yield Problem(f"{key} is the name of a built-in metric", key, name, "another name")
         elif fault := _fault(name, block):
-            yield replace(fault, what=f"{key}: {fault.what}", where=composed.where(key))
+            yield replace(fault, what=f"{key}: {fault.what}", where=key)
     declared = [metric.name for metric in read_info_metrics(replace(config, metrics=_told(config)))]
     for name in dict.fromkeys(name for name in declared if declared.count(name) > 1):
         what = f"metrics declares {name} twice (entries, bins and groups share the names)"
-        yield Problem(what, composed.where("metrics"), name, "other names or values")
+        yield Problem(what, "metrics", name, "other names or values")
     if config.metrics and config.env.is_external:
         what = "metrics from infos do not work with external simulators (env.port)"
-        yield Problem(what, composed.where("metrics"), "env.port", fix="remove the block metrics, or set env.port=null")
+        yield Problem(what, "metrics", "env.port", fix="remove the block metrics, or set env.port=null")
 
 
 def _fault(name: str, block: Any) -> Problem | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.blocks import EnvConfig, EvaluationConfig, MultiAgentConfig
-from runner.config.errors import Problem, Where, nearest_match, show_value, unknown_name
+from runner.config.errors import Problem, nearest_match, show_value, unknown_name
 from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.multi_agent import find_unmapped_modules
@@ -111,87 +111,83 @@ _STANDING: Mapping[str, str] = {
 
 
 def find_league_problems(
-    league: LeagueConfig, env: EnvConfig, multi_agent: MultiAgentConfig, needs: frozenset[str], where: Where
+    league: LeagueConfig, env: EnvConfig, multi_agent: MultiAgentConfig, needs: frozenset[str]
 ) -> Iterator[Problem]:
     """Yield the problems of the block."""
     if league == LeagueConfig():
         return
-    place = where("league")
     if not league.modules:
-        yield Problem("league is set, but league.modules is empty", place, "[]", "module ids")
+        yield Problem("league is set, but league.modules is empty", "league", "[]", "module ids")
         return
-    yield from _check_run(league, env, needs, place)
+    yield from _check_run(league, env, needs)
     trained = multi_agent.modules_to_train
     for module_id in [one for one in league.modules if trained is not None and one not in trained]:
         what = "league.modules contains a module that is not in multi_agent.modules_to_train"
-        yield Problem(what, place, module_id, ", ".join(trained or ()))
-    yield from find_unmapped_modules("league.modules", league.modules, multi_agent, where)
-    yield from _check_opponents(league, where)
+        yield Problem(what, "league", module_id, ", ".join(trained or ()))
+    yield from find_unmapped_modules("league.modules", league.modules, multi_agent)
+    yield from _check_opponents(league)
     for player_id, given in league.fixed.items():
-        yield from _check_player(player_id, given, league, where)
+        yield from _check_player(player_id, given, league)
     for name in ("train_against", "evaluate_against"):
         for player_id in [one for one in getattr(league, name) if one not in league.fixed]:
             known = ", ".join(league.fixed) or "league.fixed is empty"
             nearest = nearest_match(player_id, league.fixed)
             what = f"league.{name} contains an unknown player"
-            yield Problem(what, where(f"league.{name}"), player_id, known, nearest)
+            yield Problem(what, f"league.{name}", player_id, known, nearest)
 
 
-def _check_run(league: LeagueConfig, env: EnvConfig, needs: frozenset[str], place: str | None) -> Iterator[Problem]:
-    name = ", ".join(league.modules)
+def _check_run(league: LeagueConfig, env: EnvConfig, needs: frozenset[str]) -> Iterator[Problem]:
+    key, name = "league", ", ".join(league.modules)
     if env.is_external:
-        what = "a league does not work with external simulators (env.port)"
-        yield Problem(what, place, name, "[]")
+        yield Problem("a league does not work with external simulators (env.port)", key, name, "[]")
     elif ENV_RUNNERS not in needs:
-        yield Problem("a league needs a plan that samples; this plan learns from recorded data", place, name, "[]")
+        yield Problem("a league needs a plan that samples; this plan learns from recorded data", key, name, "[]")
     elif env.env is not None:
         what = f"a league needs several agents; {env.env} has a single agent"
-        yield Problem(what, place, name, "env._target_: a MultiAgentEnv class")
+        yield Problem(what, key, name, "env._target_: a MultiAgentEnv class")
 
 
-def _check_opponents(league: LeagueConfig, where: Where) -> Iterator[Problem]:
+def _check_opponents(league: LeagueConfig) -> Iterator[Problem]:
     key = "league.opponents"
     for kind, share in league.opponents.items():
-        place = where(f"{key}.{kind}")
+        place = f"{key}.{kind}"
         if kind not in KINDS_OF_OPPONENTS:
             yield unknown_name(f"{key} has an unknown kind", place, kind, KINDS_OF_OPPONENTS)
         elif share < 0:
             yield Problem(f"{key}.{kind} is not a valid share", place, show_value(share), "a number of at least 0")
     if not any(share > 0 for share in league.opponents.values()):
-        yield Problem(f"{key} needs at least one share above 0", where(key), show_value(league.opponents))
+        yield Problem(f"{key} needs at least one share above 0", key, show_value(league.opponents))
     if league.opponents.get(FIXED) and not league.fixed:
         what = f"{key}.{FIXED} has a share, but league.fixed is empty"
         given = show_value(league.opponents[FIXED])
-        yield Problem(what, where(f"{key}.{FIXED}"), given, "0, or players in league.fixed")
+        yield Problem(what, f"{key}.{FIXED}", given, "0, or players in league.fixed")
 
 
-def _check_player(player_id: str, given: Any, league: LeagueConfig, where: Where) -> Iterator[Problem]:
+def _check_player(player_id: str, given: Any, league: LeagueConfig) -> Iterator[Problem]:
     key = f"league.fixed.{player_id}"
-    place = where(key)
     if not _PLAYER_ID.fullmatch(player_id):
-        yield Problem(
-            f"{key}: the name of a player becomes part of metric names", place, player_id, "letters, digits, _ and -"
-        )
+        what = f"{key}: the name of a player becomes part of metric names"
+        yield Problem(what, key, player_id, "letters, digits, _ and -")
     stem, _, number = player_id.rpartition("-")
     if player_id in league.modules or (stem in league.modules and number.isdigit()):
-        yield Problem(f"{key} is already the name of a module or snapshot", place, player_id, "another name")
+        yield Problem(f"{key} is already the name of a module or snapshot", key, player_id, "another name")
     files = {module_id: "POLICY.onnx" for module_id in league.modules}
     of_files = "policy.onnx" if len(files) == 1 else f"policy files of its modules: {show_value(files)}"
     expected = f"{of_files}, or {{_target_: package.module.Player, argument: value, ...}}"
     if isinstance(given, str):
         if len(files) > 1:
             what = f"{key}: a single policy file cannot play several modules"
-            yield Problem(what, place, given, expected)
+            yield Problem(what, key, given, expected)
         return
     if not isinstance(given, dict) or not given or not all(isinstance(one, str) for one in _files_or_target(given)):
-        yield Problem(f"{key} is not a valid player", place, show_value(given), expected)
+        yield Problem(f"{key} is not a valid player", key, show_value(given), expected)
         return
     if "_target_" not in given:
         for name in [str(name) for name in given if name not in files]:
             what = f"{key} has a policy file for a module that is not in league.modules"
-            yield unknown_name(what, where(f"{key}.{name}"), name, files)
+            yield unknown_name(what, f"{key}.{name}", name, files)
         return
-    yield from find_target_block_problems(key, given, where, PLAYERS, _SPACE_GIVEN)
+    yield from find_target_block_problems(key, given, PLAYERS, _SPACE_GIVEN)
 
 
 def _files_or_target(given: Mapping[str, Any]) -> list[Any]:

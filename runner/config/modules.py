@@ -8,27 +8,27 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, APPOConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import valid_fields
-from runner.config.errors import Problem, Where, show_value
+from runner.config.errors import Problem, show_value
 from runner.config.operators import AsyncGradientsConfig, ComputeGradientsConfig
 from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import MODULES, find_target_problems
 
 
-def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem]:
+def find_module_problems(module: ModuleConfig) -> Iterator[Problem]:
     """Yield problems of the class of the module, its memory and its filters."""
-    yield from find_target_problems("module._target_", module._target_, where, kinds=MODULES)
+    yield from find_target_problems("module._target_", module._target_, kinds=MODULES)
     if module.use_lstm and module.use_gru:
-        place = where("module.use_gru") or where("module.use_lstm")
-        yield Problem("module.use_lstm and module.use_gru are both true", place, "true and true", "only one of them")
+        what = "module.use_lstm and module.use_gru are both true"
+        yield Problem(what, "module.use_gru or module.use_lstm", "true and true", "only one of them")
     key = "module.conv_filters"
     for number, conv_filter in enumerate(module.conv_filters or ()):
         if len(conv_filter) != 3 or min(conv_filter) < 1:
             expected = "[out_channels, kernel, stride], integers >= 1"
-            yield Problem(f"{key}[{number}] is not a valid filter", where(key), show_value(conv_filter), expected)
+            yield Problem(f"{key}[{number}] is not a valid filter", key, show_value(conv_filter), expected)
 
 
-def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_q_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield options of modules that contradict each other, or that the algorithm does not support."""
     of_modules = {
         f"multi_agent.modules.{id_}": (
@@ -43,56 +43,49 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
             *_find_unlearned(module, algorithm),
             *_find_contradictions(module, algorithm),
         ):
-            place = where(f"{key}.{name}") or where(f"module.{name}")
-            yield Problem(f"{key}.{name}: {what}", place, got, expected)
+            yield Problem(f"{key}.{name}: {what}", f"{key}.{name} or module.{name}", got, expected)
         if module.critic_use_batchnorm:
-            yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm, where)
+            yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm)
         if module.use_sde and config.env.is_external:
             what = f"{key}.use_sde: noise cannot be kept for several steps of external simulators"
-            yield Problem(what, where(f"{key}.use_sde") or where("env.port"), "true", "false, or env.port=null")
+            yield Problem(what, f"{key}.use_sde or env.port", "true", "false, or env.port=null")
         if module.vf_normalization != "none":
-            yield from _find_unnormalized(f"{key}.vf_normalization", module.vf_normalization, config, algorithm, where)
+            yield from _find_unnormalized(f"{key}.vf_normalization", module.vf_normalization, config, algorithm)
         if algorithm.reset_interval is not None and module.load_state_path is not None:
             what = "algorithm.reset_interval would discard the parameters of module.load_state_path"
-            place = where("algorithm.reset_interval")
-            yield Problem(what, place, show_value(algorithm.reset_interval), "null, or module.load_state_path=null")
+            got, expected = show_value(algorithm.reset_interval), "null, or module.load_state_path=null"
+            yield Problem(what, "algorithm.reset_interval", got, expected)
 
 
-def _find_split_updates(
-    key: str, config: ExperimentConfig, algorithm: AlgorithmConfig, where: Where
-) -> Iterator[Problem]:
+def _find_split_updates(key: str, config: ExperimentConfig, algorithm: AlgorithmConfig) -> Iterator[Problem]:
     """Yield options that split the rows of an update, whose statistics batch renormalisation needs."""
     what = f"{key}: batch renormalisation needs all rows of an update together"
     if config.learners.num_learners > 1:
-        yield Problem(
-            what, where("learners.num_learners"), f"learners.num_learners={config.learners.num_learners}", "1"
-        )
+        yield Problem(what, "learners.num_learners", f"learners.num_learners={config.learners.num_learners}", "1")
     if algorithm.microbatch_size is not None:
         got = f"algorithm.microbatch_size={algorithm.microbatch_size}"
-        yield Problem(what, where("algorithm.microbatch_size"), got, "null")
+        yield Problem(what, "algorithm.microbatch_size", got, "null")
 
 
 _GRADIENTS = (AsyncGradientsConfig, ComputeGradientsConfig)
 
 
-def _find_unnormalized(
-    key: str, kind: str, config: ExperimentConfig, algorithm: AlgorithmConfig, where: Where
-) -> Iterator[Problem]:
+def _find_unnormalized(key: str, kind: str, config: ExperimentConfig, algorithm: AlgorithmConfig) -> Iterator[Problem]:
     """Yield options that would give learners different scales, or compute values outside of the module."""
     if kind == "popart" and isinstance(algorithm, APPOConfig):
         what = f"{key}: popart does not work with APPO, whose target network has another scale"
-        yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none or symlog")
+        yield Problem(what, f"{key} or module.vf_normalization", kind, "none or symlog")
     if kind == "popart" and config.learners.num_learners > 1:
         what = f"{key}: popart does not work with several learners, each of which would have its own scale"
         got = f"learners.num_learners={config.learners.num_learners}"
-        yield Problem(what, where("learners.num_learners"), got, "1, or symlog")
+        yield Problem(what, "learners.num_learners", got, "1, or symlog")
     steps = steps_of(read_plan(config.algorithm.plan))
     if kind == "popart" and any(isinstance(step.config, _GRADIENTS) for step in steps):
         what = f"{key}: popart does not work with plans that compute gradients before an update"
-        yield Problem(what, where("algorithm.plan"), expected="TrainOneStep, or module.vf_normalization=symlog")
+        yield Problem(what, "algorithm.plan", expected="TrainOneStep, or module.vf_normalization=symlog")
     if config.multi_agent.multi_rl_module is not None:
         what = f"{key} does not work with multi_agent.multi_rl_module, which may compute the values"
-        yield Problem(what, where(key) or where("module.vf_normalization"), kind, "none")
+        yield Problem(what, f"{key} or module.vf_normalization", kind, "none")
 
 
 # Option -> algorithms that support other values than its default.

@@ -11,7 +11,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID, ConnectorsConfig, EnvConfig, ModuleConfig, MultiAgentConfig
 from runner.config.checks import check_field, find_unknown_keys, typed_fields
 from runner.config.connectors import find_edit_problems
-from runner.config.errors import Problem, Where, show_value, unknown_name
+from runner.config.errors import Problem, show_value, unknown_name
 from runner.config.list_patches import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, module_algorithm_key
 from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
 from runner.config.targets import (
@@ -35,7 +35,6 @@ def find_multi_agent_problems(
     env: EnvConfig,
     module: ModuleConfig,
     algorithms: Mapping[str, AlgorithmConfig],
-    where: Where,
 ) -> Iterator[Problem]:
     """Yield the problems of the block."""
     block = multi_agent
@@ -43,23 +42,23 @@ def find_multi_agent_problems(
         return
     if env.env is not None and needs_several_agents(block):
         what = f"multi_agent is set, but {env.env} has a single agent"
-        yield Problem(what, where("multi_agent"), fix=fix_of_single_agent(block))
-    yield from _check_mapping(block.agent_to_module, where)
-    yield from _check_auxiliary_modules(block, where)
+        yield Problem(what, "multi_agent", fix=fix_of_single_agent(block))
+    yield from _check_mapping(block.agent_to_module)
+    yield from _check_auxiliary_modules(block)
     if block.multi_rl_module is not None:
-        yield from _check_multi_rl_module(block, block.multi_rl_module, env, algorithms, where)
+        yield from _check_multi_rl_module(block, block.multi_rl_module, env, algorithms)
     for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
-        yield from find_unmapped_modules(f"multi_agent.{name}", getattr(block, name) or (), block, where)
+        yield from find_unmapped_modules(f"multi_agent.{name}", getattr(block, name) or (), block)
     for module_id in block.modules:
         values = block.module_fields(module_id)
-        yield from _check_overrides(f"multi_agent.modules.{module_id}", values, module, where)
+        yield from _check_overrides(f"multi_agent.modules.{module_id}", values, module)
     for module_id, values in block.algorithm_config_overrides_per_module.items():
         key = f"multi_agent.algorithm_config_overrides_per_module.{module_id}"
-        yield from _check_overrides(key, values, _algorithm_of(module_id, algorithms), where)
+        yield from _check_overrides(key, values, _algorithm_of(module_id, algorithms))
     if block.modules_to_train == []:
-        place = where("multi_agent.modules_to_train")
+        key = "multi_agent.modules_to_train"
         expected = f"null for all, or a list of {', '.join(block.declared_module_ids) or 'module ids'}"
-        yield Problem("multi_agent.modules_to_train is empty", place, "[]", expected)
+        yield Problem(f"{key} is empty", key, "[]", expected)
 
 
 def needs_several_agents(multi_agent: MultiAgentConfig) -> bool:
@@ -86,22 +85,20 @@ def fix_of_single_agent(multi_agent: MultiAgentConfig) -> str:
     return f"{several}, or {key} if {others[0]} does not choose actions"
 
 
-def _check_auxiliary_modules(multi_agent: MultiAgentConfig, where: Where) -> Iterator[Problem]:
+def _check_auxiliary_modules(multi_agent: MultiAgentConfig) -> Iterator[Problem]:
     """Find modules that learn from the experiences of modules without experiences, and modules that also act."""
     auxiliary, acting = multi_agent.auxiliary_modules, multi_agent.declared_module_ids
     for module_id, source in auxiliary.items():
         key = f"multi_agent.modules.{module_id}.trains_on"
         if module_id in (acting or [DEFAULT_MODULE_ID]):
             what = f"{key}: {module_id} already acts for agents; an auxiliary module needs another id"
-            yield Problem(what, where(key), source)
+            yield Problem(what, key, source)
         elif source in auxiliary:
             what = f"{key}: {source} is an auxiliary module and does not have experiences"
-            yield Problem(what, where(key), source, ", ".join(acting) or DEFAULT_MODULE_ID)
+            yield Problem(what, key, source, ", ".join(acting) or DEFAULT_MODULE_ID)
         else:
             of_agents = replace(multi_agent, modules={})
-            yield from find_unmapped_modules(
-                key, [source], of_agents, where, "{key}: module {module_id} does not exist"
-            )
+            yield from find_unmapped_modules(key, [source], of_agents, "{key}: module {module_id} does not exist")
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -113,63 +110,59 @@ def _check_multi_rl_module(
     block: Mapping[str, Any],
     env: EnvConfig,
     algorithms: Mapping[str, AlgorithmConfig],
-    where: Where,
 ) -> Iterator[Problem]:
     key = "multi_agent.multi_rl_module"
     if not isinstance(block.get("_target_"), str):
         expected = "{_target_: package.module.MyModules, argument: value, ...}"
-        yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), expected)
+        yield Problem(f"{key} must have a _target_", key, show_value(dict(block)), expected)
         return
-    yield from find_target_block_problems(key, block, where, MULTI_MODULES, _MODULES_GIVEN)
+    yield from find_target_block_problems(key, block, MULTI_MODULES, _MODULES_GIVEN)
     if env.is_external:
         what = f"{key} does not work with external simulators (env.port)"
-        yield Problem(what, where(key), str(block["_target_"]), "null, or env.port=null")
+        yield Problem(what, key, str(block["_target_"]), "null, or env.port=null")
     apart = {"algorithm", *map(module_algorithm_key, multi_agent.auxiliary_modules)}
     for name in [name for name in algorithms if name not in apart]:
         what = f"{name} has no effect, because one optimiser updates all modules of {key}"
-        yield Problem(what, where(name), show_value(algorithms[name].schema), fix=f"remove {name}")
+        yield Problem(what, name, show_value(algorithms[name].schema), fix=f"remove {name}")
     stepped = ("optimizer", "grad_clip", "reset_interval", *algorithms["algorithm"].optimizers.values())
     for module_id, fields in multi_agent.algorithm_config_overrides_per_module.items():
         for name in fields:
             if name in stepped and module_id not in multi_agent.auxiliary_modules:
                 override = f"multi_agent.algorithm_config_overrides_per_module.{module_id}.{name}"
                 what = f"{override} has no effect, because one optimiser updates all modules of {key}"
-                yield Problem(what, where(override), show_value(fields[name]), f"algorithm.{name}")
+                yield Problem(what, override, show_value(fields[name]), f"algorithm.{name}")
 
 
-def find_module_edit_problems(
-    connectors: ConnectorsConfig, multi_agent: MultiAgentConfig, where: Where
-) -> Iterator[Problem]:
+def find_module_edit_problems(connectors: ConnectorsConfig, multi_agent: MultiAgentConfig) -> Iterator[Problem]:
     """Yield the problems of `connectors.modules`."""
     of_modules = connectors.modules
-    yield from find_unmapped_modules(OF_MODULES, of_modules, multi_agent, where)
+    yield from find_unmapped_modules(OF_MODULES, of_modules, multi_agent)
     for module_id, by_pipeline in of_modules.items():
         for pipeline, edits in by_pipeline.items():
             key = f"{OF_MODULES}.{module_id}.{pipeline}"
-            yield from find_edit_problems(key, edits, where)
+            yield from find_edit_problems(key, edits)
             if pipeline in PIPELINES[:2] and module_id in multi_agent.auxiliary_modules:
                 what = f"{key} has no effect, because {module_id} does not choose actions"
-                yield Problem(what, where(key), pipeline, "learner")
+                yield Problem(what, key, pipeline, "learner")
             if pipeline not in PIPELINES:
-                yield unknown_name(f"{key} is not a pipeline", where(key), pipeline, PIPELINES)
+                yield unknown_name(f"{key} is not a pipeline", key, pipeline, PIPELINES)
 
 
-def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+def _check_mapping(mapping: Mapping[str, Any]) -> Iterator[Problem]:
     key = "multi_agent.agent_to_module"
     if "_target_" in mapping:
-        yield from find_target_block_problems(key, mapping, where, AGENT_MAPPINGS)
+        yield from find_target_block_problems(key, mapping, AGENT_MAPPINGS)
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:
             what = f"{key}.{pattern} is not a valid module id"
-            yield Problem(what, where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
+            yield Problem(what, f"{key}.{pattern}", show_value(module_id), "text, for example p0")
 
 
 def find_unmapped_modules(
     key: str,
     module_ids: Iterable[str],
     multi_agent: MultiAgentConfig,
-    where: Where,
     what: str = "{key} contains {module_id}, but no agent uses this module",
 ) -> Iterator[Problem]:
     """Yield modules without an entry in the mapping; only the environment shows whether entries match agents."""
@@ -180,32 +173,31 @@ def find_unmapped_modules(
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for module_id in module_ids:
         if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
-            place, text = where(f"{key}.{module_id}") or where(key), what.format(key=key, module_id=module_id)
-            yield unknown_name(text, place, module_id, known)
+            yield unknown_name(what.format(key=key, module_id=module_id), f"{key}.{module_id}", module_id, known)
 
 
-def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:
+def _check_overrides(key: str, values: Mapping[str, Any], block: Any) -> Iterator[Problem]:
     schema = type(block)
     shared = [field for field in typed_fields(schema) if field in _SHARED]
     fields = [field for field in typed_fields(schema) if field not in _SHARED]
     others = {field: value for field, value in values.items() if field not in shared}
-    yield from find_unknown_keys(schema, others, key, where, fields)
+    yield from find_unknown_keys(schema, others, key, fields)
     for field in [field for field in shared if field in values]:
         name = f"{key}.{field}"
-        yield Problem(f"{name} cannot be set per module", where(name), fix=f"set algorithm.{field}")
+        yield Problem(f"{name} cannot be set per module", name, fix=f"set algorithm.{field}")
     for field in [field for field in fields if field in others]:
         name, value = f"{key}.{field}", others[field]
         if field == "optimizer" and isinstance(value, Mapping):
-            yield from _check_optimizer(name, value, block.optimizer, where)
-        elif (problem := check_field(schema, field, value, name, where(name))) is not None:
+            yield from _check_optimizer(name, value, block.optimizer)
+        elif (problem := check_field(schema, field, value, name)) is not None:
             yield problem
         elif field in _PATHS and schema is not OptimizerConfig:  # another check handles its class
-            yield from find_target_problems(name, str(value), where, kinds=_PATHS[field])
+            yield from find_target_problems(name, str(value), kinds=_PATHS[field])
         elif field in OF_ALGORITHM.values():
-            yield from find_edit_problems(name, added_up((), value), where)
+            yield from find_edit_problems(name, added_up((), value))
 
 
-def _check_optimizer(key: str, values: Mapping[str, Any], of_all: OptimizerConfig, where: Where) -> Iterator[Problem]:
-    problems = list(_check_overrides(key, values, of_all, where))
+def _check_optimizer(key: str, values: Mapping[str, Any], of_all: OptimizerConfig) -> Iterator[Problem]:
+    problems = list(_check_overrides(key, values, of_all))
     merged = with_overrides(of_all, values)
-    yield from problems or find_optimizer_problems(OptimizerConfig(**merged), key, where)
+    yield from problems or find_optimizer_problems(OptimizerConfig(**merged), key)

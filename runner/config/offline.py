@@ -6,14 +6,14 @@ Key names follow RLlib's documentation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, algorithm_name
 from runner.config.blocks import DEFAULT_STRATEGY, SPREAD
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
 from runner.config.checks import find_resource_problems, find_value_problems
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import Option, option
 from runner.config.operators import RECORDED_DATA
 from runner.config.recorded_columns import find_schema_faults
@@ -223,76 +223,73 @@ _RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "newest_module_state")
 
 
 def find_offline_problems(
-    offline: OfflineConfig, algorithm: AlgorithmConfig, needs: frozenset[str], where: Where
+    offline: OfflineConfig, algorithm: AlgorithmConfig, needs: frozenset[str]
 ) -> Iterator[Problem]:
     """Yield missing data, data that the algorithm would not use, and contradicting options."""
     name = algorithm_name(algorithm)
     reads_data, names_data = RECORDED_DATA in needs, offline.names_data
     if reads_data and not names_data:
         what = f"{name} learns from recorded data, but offline.input_ is not set"
-        yield Problem(
-            what,
-            where("offline.input_"),
-            "null",
-            "offline.input_=PATH, for example a folder written by `runner record`",
-        )
+        expected = "offline.input_=PATH, for example a folder written by `runner record`"
+        yield Problem(what, "offline.input_", "null", expected)
     if names_data and not reads_data and not algorithm.recorded_buffers:
         what = f"{name} learns from sampled steps, so offline.input_ would have no effect"
-        yield Problem(what, where("offline.input_"), str(offline.input_), "null, or algorithm=bc, marwil, ...")
+        yield Problem(what, "offline.input_", str(offline.input_), "null, or algorithm=bc, marwil, ...")
     if offline.materialize_data and offline.materialize_mapped_data and names_data:
         what = "the object store would hold the data twice: as read, and as train batches"
         expected = "only one of offline.materialize_data and offline.materialize_mapped_data"
-        yield Problem(what, where("offline.materialize_data"), "true", expected)
+        yield Problem(what, "offline.materialize_data", "true", expected)
     if reads_data and not offline.materialize_mapped_data and offline.dataset_num_iters_per_learner is None:
-        what = (
-            "an iteration over streamed data cannot be one pass, so offline.dataset_num_iters_per_learner must be set"
-        )
-        yield Problem(what, where("offline.dataset_num_iters_per_learner"), "null", "1 or more")
+        key = "offline.dataset_num_iters_per_learner"
+        what = f"an iteration over streamed data cannot be one pass, so {key} must be set"
+        yield Problem(what, key, "null", "1 or more")
     for key in ("offline_data_class", "prelearner_class"):
         path = getattr(offline, key)
-        yield from () if path is None else find_target_problems(f"offline.{key}", path, where)
-    yield from _check_input(offline, where)
-    yield from _check_method("input_read_method", ("columns", "filter"), 1, offline, where)
-    yield from _check_method("output_write_method", ("columns",), 2, offline, where)
-    yield from _check_prelearner_arguments(offline, where)
-    for key, known in (("map_batches_kwargs", _MAP_OPTIONS), ("iter_batches_kwargs", _ITER_OPTIONS)):
-        for name, value in getattr(offline, key).items():
-            if name not in known:
-                place = where(f"offline.{key}.{name}") or where(f"offline.{key}")
-                what = f"offline.{key} does not have an option {name}" + _SET_ELSEWHERE.get(name, "")
-                yield Problem(what, place, show_value(value), ", ".join(known), nearest_match(name, known))
-    yield from _check_workers(offline, where)
+        yield from () if path is None else find_target_problems(f"offline.{key}", path)
+    yield from _check_input(offline)
+    yield from _check_method("input_read_method", ("columns", "filter"), 1, offline)
+    yield from _check_method("output_write_method", ("columns",), 2, offline)
+    yield from _check_prelearner_arguments(offline)
+    yield from _find_unknown_options("offline.map_batches_kwargs", offline.map_batches_kwargs, _MAP_OPTIONS)
+    yield from _find_unknown_options("offline.iter_batches_kwargs", offline.iter_batches_kwargs, _ITER_OPTIONS)
+    yield from _check_concurrency(offline)
+    yield from _check_remote_args(offline)
+    yield from _check_placement(offline)
 
 
-def _check_input(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
+def _find_unknown_options(key: str, given: Mapping[str, Any], known: Sequence[str]) -> Iterator[Problem]:
+    for name, value in given.items():
+        if name not in known:
+            what = f"{key} does not have an option {name}" + _SET_ELSEWHERE.get(name, "")
+            yield Problem(what, f"{key}.{name}", show_value(value), ", ".join(known), nearest_match(name, known))
+
+
+def _check_input(offline: OfflineConfig) -> Iterator[Problem]:
     """Yield problems of column names, and of a custom function that yields episodes."""
-    for problem in find_schema_faults(offline.input_read_schema):
-        yield replace(problem, where=where(str(problem.where)))
+    yield from find_schema_faults(offline.input_read_schema)
     if not isinstance(offline.input_, dict):
         return
-    place, got = where("offline.input_"), show_value(offline.input_)
+    key, got = "offline.input_", show_value(offline.input_)
     if TARGET not in offline.input_:
         expected = "a path; or {_target_: package.module.function, argument: value, ...}"
-        yield Problem("offline.input_ is a block without a function", place, got, expected)
+        yield Problem(f"{key} is a block without a function", key, got, expected)
         return
     if PARTIAL in offline.input_:
-        yield Problem(
-            f"{PARTIAL} has no effect in offline.input_, which is called", place, got, fix=f"remove {PARTIAL}"
-        )
-    yield from find_callable_faults(offline.input_, "offline.input_", where)
+        yield Problem(f"{PARTIAL} has no effect in {key}, which is called", key, got, fix=f"remove {PARTIAL}")
+    yield from find_callable_faults(offline.input_, key)
     for name in ("input_read_method", "input_read_schema", "input_read_sample_batches"):
         given, default = getattr(offline, name), getattr(OfflineConfig(), name)
         if given != default:
             what = f"offline.{name} applies to rows, but the function of offline.input_ yields episodes"
-            yield Problem(what, where(f"offline.{name}"), show_value(given), show_value(default))
+            yield Problem(what, f"offline.{name}", show_value(given), show_value(default))
     kept = [name for name in ("materialize_data", "materialize_mapped_data") if getattr(offline, name)]
     if kept:
         what = "episodes of a function are streamed, possibly without end, and cannot be materialized"
-        yield Problem(what, where(f"offline.{kept[0]}"), "true", f"offline.{kept[0]}=false")
+        yield Problem(what, f"offline.{kept[0]}", "true", f"offline.{kept[0]}=false")
 
 
 def _check_method(
-    name: str, of_runner: Sequence[str], num_positional: int, offline: OfflineConfig, where: Where
+    name: str, of_runner: Sequence[str], num_positional: int, offline: OfflineConfig
 ) -> Iterator[Problem]:
     """Yield problems of a custom function that reads or writes, or is passed to such a function.
 
@@ -301,59 +298,44 @@ def _check_method(
         of_runner: arguments that runner uses itself.
         num_positional: number of positional arguments that runner passes.
         offline: the block.
-        where: function from a key to the source of its value.
     """
     key, method, given = f"offline.{name}", getattr(offline, name), getattr(offline, f"{name}_kwargs")
     if "." in method:
         arguments = [argument for argument in given if argument not in of_runner]
-        yield from find_target_problems(key, method, where, arguments, given=Given(num_positional))
-    yield from find_callable_faults(given, f"{key}_kwargs", where)
+        yield from find_target_problems(key, method, arguments, given=Given(num_positional))
+    yield from find_callable_faults(given, f"{key}_kwargs")
 
 
-def _check_prelearner_arguments(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
+def _check_prelearner_arguments(offline: OfflineConfig) -> Iterator[Problem]:
     buffer, arguments = offline.prelearner_buffer_class, offline.prelearner_buffer_kwargs
     fault = find_target_fault(buffer or DEFAULT_BUFFER, list(arguments)) if buffer or arguments else None
     if fault is not None:
         is_found = find_target_fault(buffer or DEFAULT_BUFFER) is None
         key = "prelearner_buffer_kwargs" if is_found else "prelearner_buffer_class"
-        got = show_value(getattr(offline, key))
-        yield describe_fault(f"offline.{key}", fault, where(f"offline.{key}"), got)
-    place, got = where("offline.prelearner_kwargs"), show_value(offline.prelearner_kwargs)
+        yield describe_fault(f"offline.{key}", fault, show_value(getattr(offline, key)))
+    key, got = "offline.prelearner_kwargs", show_value(offline.prelearner_kwargs)
     if offline.prelearner_kwargs and offline.prelearner_class is None:
-        what = "offline.prelearner_kwargs needs a custom pre-learner class"
-        yield Problem(what, place, got, "{}", fix="set offline.prelearner_class")
+        what = f"{key} needs a custom pre-learner class"
+        yield Problem(what, key, got, "{}", fix="set offline.prelearner_class")
     taken = [name for name in offline.prelearner_kwargs if name in _RUNNER_ARGUMENTS]
     if taken:
-        what = f"offline.prelearner_kwargs must not contain {', '.join(taken)}, which runner passes itself"
-        yield Problem(what, place, got, f"names other than {', '.join(_RUNNER_ARGUMENTS)}")
+        what = f"{key} must not contain {', '.join(taken)}, which runner passes itself"
+        yield Problem(what, key, got, f"names other than {', '.join(_RUNNER_ARGUMENTS)}")
 
 
-def _check_workers(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
-    """Yield problems of the number, resources and placement of pre-learners."""
-    yield from _check_concurrency(offline, where)
-    yield from _check_remote_args(offline, where)
-    yield from _check_placement(offline, where)
-
-
-def _check_remote_args(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
+def _check_remote_args(offline: OfflineConfig) -> Iterator[Problem]:
     """Yield unknown options of a pre-learner's actor, and options that are set twice."""
     key, given = "offline.map_batches_kwargs.ray_remote_args", offline.map_batches_kwargs.get("ray_remote_args", {})
-    place = where(key) or where("offline.map_batches_kwargs")
     if not isinstance(given, dict):
-        yield Problem(f"{key} must be a block of options", place, show_value(given), "{max_restarts: 3, ...}")
+        yield Problem(f"{key} must be a block of options", key, show_value(given), "{max_restarts: 3, ...}")
         return
-    for name, value in given.items():
-        if name not in _REMOTE_OPTIONS:
-            nearest = nearest_match(name, _REMOTE_OPTIONS)
-            yield Problem(
-                f"{key} does not have an option {name}", place, show_value(value), ", ".join(_REMOTE_OPTIONS), nearest
-            )
-        elif name in offline.map_batches_kwargs:
-            what = f"{name} is set twice: in offline.map_batches_kwargs and in its ray_remote_args"
-            yield Problem(what, place, show_value(value), "only one of them")
+    yield from _find_unknown_options(key, given, _REMOTE_OPTIONS)
+    for name in [name for name in given if name in _REMOTE_OPTIONS and name in offline.map_batches_kwargs]:
+        what = f"{name} is set twice: in offline.map_batches_kwargs and in its ray_remote_args"
+        yield Problem(what, key, show_value(given[name]), "only one of them")
 
 
-def _check_placement(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
+def _check_placement(offline: OfflineConfig) -> Iterator[Problem]:
     block = "offline.map_batches_kwargs"
     remote_args = offline.map_batches_kwargs.get("ray_remote_args")
     own_keys = {"CPU": f"{block}.num_cpus", "GPU": f"{block}.num_gpus"}
@@ -363,17 +345,16 @@ def _check_placement(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
         for name, (kind, bounds) in _PLACING.items():
             if name in given:
                 full = f"{key}.{name}"
-                problems = find_value_problems(full, given[name], kind, bounds, where)
+                problems = find_value_problems(full, given[name], kind, bounds)
                 yield from problems
                 if not problems and name == "resources":
-                    yield from find_resource_problems(full, given[name], own_keys, where)
+                    yield from find_resource_problems(full, given[name], own_keys)
 
 
-def _check_concurrency(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
+def _check_concurrency(offline: OfflineConfig) -> Iterator[Problem]:
     value = offline.map_batches_kwargs.get("concurrency", 1)
     bounds = value if isinstance(value, list) else [value, value]
     are_numbers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
     if not (len(bounds) == 2 and are_numbers and 1 <= bounds[0] <= bounds[1]):
-        place = where("offline.map_batches_kwargs.concurrency") or where("offline.map_batches_kwargs")
-        what = "offline.map_batches_kwargs.concurrency is not a valid number of pre-learners"
-        yield Problem(what, place, show_value(value), "an integer of at least 1, or [min, max]")
+        key, expected = "offline.map_batches_kwargs.concurrency", "an integer of at least 1, or [min, max]"
+        yield Problem(f"{key} is not a valid number of pre-learners", key, show_value(value), expected)

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.blocks import EvaluationConfig
 from runner.config.checks import convert_fields, find_block_problems
-from runner.config.errors import Problem, Where, unknown_name
+from runner.config.errors import Problem, unknown_name
 from runner.config.fields import names_of, option
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 
@@ -101,21 +101,21 @@ def offline_evaluation_metrics(evaluation: EvaluationConfig, agents: Sequence[st
     return meanings | {TIMER: "seconds of the evaluation on held-out data in this iteration"}
 
 
-def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_offline_evaluation_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield unknown types, an interval without data, and invalid fields of the Q model."""
     evaluation = config.evaluation
     if evaluation.offline_evaluation_input_ is None and evaluation.offline_evaluation_interval is not None:
         key = f"{_KEY}interval"
         what = f"{key} is set, but there is no held-out data"
         got = str(evaluation.offline_evaluation_interval)
-        yield Problem(what, where(key), got, f"null, or {_KEY}input_=PATH")
+        yield Problem(what, key, got, f"null, or {_KEY}input_=PATH")
     types, key = evaluation_types(evaluation), f"{_KEY}type"
     if not types:
-        yield Problem(f"{key} is empty", where(key), "[]", ", ".join(EVALUATION_TYPES))
+        yield Problem(f"{key} is empty", key, "[]", ", ".join(EVALUATION_TYPES))
     for name in types:
         if name not in EVALUATION_TYPES:
-            yield unknown_name(f"{key} does not have a type {name}", where(key), name, EVALUATION_TYPES)
+            yield unknown_name(f"{key} does not have a type {name}", key, name, EVALUATION_TYPES)
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
     others = {name: value for name, value in q_model.items() if name != "network"}
-    yield from find_block_problems(FittedQConfig, others, key, where)
-    yield from find_block_problems(ModuleConfig, q_model.get("network", {}), f"{key}.network", where, _NETWORK_FIELDS)
+    yield from find_block_problems(FittedQConfig, others, key)
+    yield from find_block_problems(ModuleConfig, q_model.get("network", {}), f"{key}.network", _NETWORK_FIELDS)

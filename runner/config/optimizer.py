@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.errors import Problem, Where, list_names, show_value
+from runner.config.errors import Problem, list_names, show_value
 from runner.config.fields import option
 from runner.config.targets import OPTIMIZERS, Given, find_target_problems
 
@@ -49,14 +49,14 @@ def with_overrides(optimizer: OptimizerConfig, fields: Mapping[str, Any]) -> dic
     return {**vars(OptimizerConfig() if is_other else optimizer), **fields}
 
 
-def find_optimizer_problems(optimizer: OptimizerConfig, key: str, where: Where) -> Iterator[Problem]:
+def find_optimizer_problems(optimizer: OptimizerConfig, key: str) -> Iterator[Problem]:
     """Yield options that the optimiser does not support, and faults of its `_target_`."""
     given = optimizer.given_options()
     if optimizer._target_ is not None:
         for name, value in given.items():
             what = f"{key}.{name} has no effect with {key}._target_"
-            yield Problem(what, where(f"{key}.{name}"), show_value(value), f"{key}.arguments")
-        yield from _find_target_problems(optimizer, key, where)
+            yield Problem(what, f"{key}.{name}", show_value(value), f"{key}.arguments")
+        yield from _find_target_problems(optimizer, key)
         return
     options = OPTIONS[optimizer.name]
     for name, value in given.items():
@@ -64,23 +64,23 @@ def find_optimizer_problems(optimizer: OptimizerConfig, key: str, where: Where) 
             what = f"{key}.{name} is not an option of {optimizer.name}"
             having = [one for one, names in OPTIONS.items() if name in names]
             expected = f"null; {optimizer.name} has {list_names(options)}; {name} belongs to {list_names(having)}"
-            yield Problem(what, where(f"{key}.{name}"), show_value(value), expected)
+            yield Problem(what, f"{key}.{name}", show_value(value), expected)
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         what = f"{key}.betas must be two decay rates"
-        yield Problem(what, where(f"{key}.betas"), show_value(optimizer.betas), "for example [0.9, 0.999]")
+        yield Problem(what, f"{key}.betas", show_value(optimizer.betas), "for example [0.9, 0.999]")
     if optimizer.arguments:
         what = f"{key}.arguments needs {key}._target_"
-        yield Problem(what, where(f"{key}.arguments"), show_value(optimizer.arguments), "{}")
+        yield Problem(what, f"{key}.arguments", show_value(optimizer.arguments), "{}")
 
 
-def _find_target_problems(optimizer: OptimizerConfig, key: str, where: Where) -> Iterator[Problem]:
+def _find_target_problems(optimizer: OptimizerConfig, key: str) -> Iterator[Problem]:
     assert optimizer._target_ is not None
     for name in ("params", "lr"):
         if name in optimizer.arguments:
             what = f"{key}.arguments must not contain {name}, which the learner sets"
             got, expected = show_value(optimizer.arguments[name]), "learning rates are fields of the algorithm block"
-            yield Problem(what, where(f"{key}.arguments"), got, expected)
+            yield Problem(what, f"{key}.arguments", got, expected)
             return
     names = [str(name) for name in optimizer.arguments]
     given = Given(1, ("lr",))
-    yield from find_target_problems(f"{key}._target_", optimizer._target_, where, names, OPTIMIZERS, given)
+    yield from find_target_problems(f"{key}._target_", optimizer._target_, names, OPTIMIZERS, given)

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 from runner.config.checks import find_resource_problems
-from runner.config.errors import Problem, Where, show_value, unknown_name
+from runner.config.errors import Problem, show_value, unknown_name
 from runner.config.operators import (
     ENV_RUNNERS,
     ApplyGradientsConfig,
@@ -25,7 +25,7 @@ from runner.config.schemas import ExperimentConfig
 _ROLES = {"env runner": ("env_runners", "env_runner"), "learner": ("learners", "learner")}
 
 
-def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_placement_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield problems of the resources and placement of remote env runners and learners."""
     is_inline = config.engine == "inline"
     num_actors = {"env runner": _num_env_runners(config), "learner": config.learners.num_learners}
@@ -34,17 +34,17 @@ def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[
         custom_key, strategy_key = f"{name}.custom_resources_per_{ending}", f"{name}.scheduling_strategy"
         custom, strategy = getattr(block, f"custom_resources_per_{ending}"), block.scheduling_strategy
         own_keys = {"CPU": f"{name}.num_cpus_per_{ending}", "GPU": f"{name}.num_gpus_per_{ending}"}
-        yield from find_resource_problems(custom_key, custom, own_keys, where)
+        yield from find_resource_problems(custom_key, custom, own_keys)
         has_actors = not is_inline and num_actors[role] > 0
         for key, value, usual in ((custom_key, custom, {}), (strategy_key, strategy, DEFAULT_STRATEGY)):
             if not has_actors and value != usual:
                 what = f"{key} has no effect without remote {role}s"
                 expected = f"{show_value(usual)}, or {name}.num_{name}=1" + (" with engine=ray" if is_inline else "")
-                yield Problem(what, where(key), show_value(value), expected)
+                yield Problem(what, key, show_value(value), expected)
         if has_actors and strategy == PACK and not any(getattr(block, f"resources_per_{ending}").values()):
             what = f"{strategy_key}={PACK} reserves the resources of each {role}, but none are requested"
-            yield Problem(what, where(strategy_key), PACK, f"{own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}")
-    yield from _check_gpus(config, where)
+            yield Problem(what, strategy_key, PACK, f"{own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}")
+    yield from _check_gpus(config)
 
 
 def _num_env_runners(config: ExperimentConfig) -> int:
@@ -52,40 +52,39 @@ def _num_env_runners(config: ExperimentConfig) -> int:
     return num_training + config.evaluation.evaluation_num_env_runners
 
 
-def _check_gpus(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def _check_gpus(config: ExperimentConfig) -> Iterator[Problem]:
     learners = config.learners
     key, num_gpus = "learners.num_gpus_per_learner", learners.num_gpus_per_learner
     if num_gpus > 1:
         num_learners = max(1, learners.num_learners) * max(2, round(num_gpus))
         what = f"{key} is at most 1: a learner uses one GPU"
         fix = f"learners.num_learners={num_learners} {key}=1"
-        yield Problem(what, where(key), f"{num_gpus:g}", "at most 1", fix=fix)
+        yield Problem(what, key, f"{num_gpus:g}", "at most 1", fix=fix)
 
 
 _NUMBER = "env_runners.num_env_runners"
 _BOUNDS = ("min", "max")
 
 
-def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_elastic_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield problems of `{min, max}` env runners."""
     bounds = config.env_runners.num_env_runners
     if not isinstance(bounds, dict):
         return
-    place = next(filter(None, (where(f"{_NUMBER}.{name}") for name in bounds)), where(_NUMBER))
     got = show_value(bounds)
     for name in bounds:
         if name not in _BOUNDS:
             key = f"{_NUMBER}.{name}"
-            yield unknown_name(f"{key} is not a known key", where(key) or place, name, _BOUNDS)
+            yield unknown_name(f"{key} is not a known key", key, name, _BOUNDS)
     missing = [name for name in _BOUNDS if name not in bounds]
     if missing:
-        yield Problem(f"{_NUMBER} needs {' and '.join(missing)}", place, got, "{min: 2, max: 16}, or an integer")
+        yield Problem(f"{_NUMBER} needs {' and '.join(missing)}", _NUMBER, got, "{min: 2, max: 16}, or an integer")
     elif bounds["min"] < 1:
-        yield Problem(f"{_NUMBER}.min must be at least 1", place, got, "min >= 1, or 0 for the driver's process")
+        yield Problem(f"{_NUMBER}.min must be at least 1", _NUMBER, got, "min >= 1, or 0 for the driver's process")
     elif bounds["min"] > bounds["max"]:
-        yield Problem(f"{_NUMBER}.min is greater than max", place, got, "min <= max")
+        yield Problem(f"{_NUMBER}.min is greater than max", _NUMBER, got, "min <= max")
     for what, expected in _why_fixed(config):
-        yield Problem(f"an elastic {_NUMBER} {what}", place, got, expected)
+        yield Problem(f"an elastic {_NUMBER} {what}", _NUMBER, got, expected)
 
 
 def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
@@ -113,11 +112,11 @@ _PREFETCH = "learners.prefetch"
 _CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig, UpdateTargetNetworkConfig)
 
 
-def find_prefetch_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_prefetch_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield the reasons why this run cannot send train batches to learners during their updates."""
     if config.learners.prefetch:
         for what, expected in _why_not_ahead(config):
-            yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {expected}")
+            yield Problem(f"{_PREFETCH}: {what}", _PREFETCH, "true", f"false, or {expected}")
 
 
 def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:

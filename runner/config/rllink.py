@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
-from runner.config.errors import Problem, Where
+from runner.config.errors import Problem
 from runner.config.fields import option
 
 _RECORDS = re.compile(r"(\d+\.\d+):(\d+)-(\d+)", re.ASCII)
@@ -103,7 +103,7 @@ _SPACES = ("observation_space", "action_space")
 
 
 def find_external_problems(
-    env: EnvConfig, rllink: RLlinkConfig, env_runners: EnvRunnersConfig, evaluation: EvaluationConfig, where: Where
+    env: EnvConfig, rllink: RLlinkConfig, env_runners: EnvRunnersConfig, evaluation: EvaluationConfig
 ) -> Iterator[Problem]:
     """Yield options that do not work with external simulators, and options that need them."""
     declared = [name for name in (*_SPACES, "agents") if getattr(env, name) is not None]
@@ -111,44 +111,44 @@ def find_external_problems(
         for name in declared:
             key = f"env.{name}"
             what = f"{key} applies to external simulators only"
-            yield Problem(what, where(key), fix=f"set env.port, or remove {key}")
+            yield Problem(what, key, fix=f"set env.port, or remove {key}")
         return
     if declared and "agents" not in declared and len(declared) == 1:
         missing = next(name for name in _SPACES if name not in declared)
-        place = where(f"env.{declared[0]}")
-        yield Problem(f"env.{declared[0]} is set without env.{missing}", place, None, "both or neither")
+        key = f"env.{declared[0]}"
+        yield Problem(f"{key} is set without env.{missing}", key, None, "both or neither")
     if "agents" in declared and len(declared) > 1:
-        place = where("env.agents")
-        yield Problem("env.agents and a space for a single agent are both set", place, None, "only one of them")
+        key = "env.agents"
+        yield Problem(f"{key} and a space for a single agent are both set", key, None, "only one of them")
     if evaluation.evaluation_interval is not None and declared and not (env.env or env._target_):
         key = "evaluation.evaluation_interval"
         what = "external simulators cannot run evaluations"
         expected = "evaluation=none, or an environment for evaluations: env.env or env._target_"
-        yield Problem(what, where(key), str(evaluation.evaluation_interval), expected)
+        yield Problem(what, key, str(evaluation.evaluation_interval), expected)
     if env_runners.num_envs_per_env_runner != 1:
         key = "env_runners.num_envs_per_env_runner"
         what = f"{key} has no effect on external simulators: any number can connect"
-        yield Problem(what, where(key), str(env_runners.num_envs_per_env_runner), "1")
-    yield from _check_limits(rllink, where)
+        yield Problem(what, key, str(env_runners.num_envs_per_env_runner), "1")
+    yield from _check_limits(rllink)
 
 
-def _check_limits(rllink: RLlinkConfig, where: Where) -> Iterator[Problem]:
+def _check_limits(rllink: RLlinkConfig) -> Iterator[Problem]:
     if rllink.tls_key is not None and rllink.tls_certificate is None:
         key = "rllink.tls_key"
-        yield Problem(f"{key} is set without rllink.tls_certificate", where(key), rllink.tls_key, "both or neither")
+        yield Problem(f"{key} is set without rllink.tls_certificate", key, rllink.tls_key, "both or neither")
     for name in ("tls_certificate", "tls_key"):
         path, key = getattr(rllink, name), f"rllink.{name}"
         if path is not None and not os.path.isfile(os.path.expanduser(path)):
-            yield Problem(f"{key}: the file does not exist", where(key), path, "a PEM file")
+            yield Problem(f"{key}: the file does not exist", key, path, "a PEM file")
     key = "rllink.max_receiving_bytes"
     if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:
         what = f"{key} is too small for messages of rllink.max_body_bytes={rllink.max_body_bytes}"
         expected = f"at least 3 * rllink.max_body_bytes = {3 * rllink.max_body_bytes}"
-        yield Problem(what, where(key), str(rllink.max_receiving_bytes), expected)
+        yield Problem(what, key, str(rllink.max_receiving_bytes), expected)
     key = "rllink.skip_journal_records"
     for name in rllink.skip_journal_records:
         try:
             parse_records(name)
         except ValueError:
             what = f"an entry of {key} has the wrong form"
-            yield Problem(what, where(key), name, "RUNNER:FIRST-LAST, for example 0.0:12-15")
+            yield Problem(what, key, name, "RUNNER:FIRST-LAST, for example 0.0:12-15")

@@ -25,7 +25,7 @@ from runner.config.connectors import find_edit_problems
 from runner.config.curriculum import find_curriculum_problems
 from runner.config.env import find_env_problems
 from runner.config.env_runners import find_env_runner_problems
-from runner.config.errors import Problem, Where, list_names, nearest_match, show_value, unknown_name
+from runner.config.errors import Problem, list_names, nearest_match, show_value, unknown_name
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.league import find_league_problems
 from runner.config.list_patches import OF_ALGORITHM, PIPELINES
@@ -63,7 +63,7 @@ class ConfigRule:
     """A function that yields problems.
 
     Its parameters name its arguments: blocks of the configuration, values derived from them (`DERIVED`), the complete
-    `config` or `composed` configuration, and `where`, the source of a value.
+    `config` or `composed` configuration. `where` of the problems is a dotted key; see `Composed.located`.
 
     Attributes:
         find: the function.
@@ -87,7 +87,7 @@ DERIVED: Mapping[str, Callable[[ExperimentConfig], Any]] = {
 
 def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield the problems of a configuration whose single fields are valid (invalid ones have their defaults)."""
-    given = {**vars(config), "config": config, "composed": composed, "where": composed.where}
+    given = {**vars(config), "config": config, "composed": composed}
     broken: set[_Find] = set()
     for rule in rules:
         if composed.unread.isdisjoint(rule.reads.split()) and broken.isdisjoint(rule.after):
@@ -98,23 +98,21 @@ def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed:
                 yield problem
 
 
-def _check_callbacks(callbacks: list[dict[str, Any]], where: Where) -> Iterator[Problem]:
+def _check_callbacks(callbacks: list[dict[str, Any]]) -> Iterator[Problem]:
     for index, block in enumerate(callbacks):
         key = f"callbacks.{index}"
         if not isinstance(block.get("_target_"), str):
             expected = "{_target_: package.module.Callback, argument: value, ...}"
-            yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), expected)
+            yield Problem(f"{key} must be a callback with a _target_", key, show_value(block), expected)
         else:
-            yield from find_target_block_problems(key, block, where, CALLBACKS)
+            yield from find_target_block_problems(key, block, CALLBACKS)
 
 
-def _check_plan(algorithm: AlgorithmConfig, where: Where) -> list[Problem]:
-    return find_plan_problems(algorithm.plan, where)
+def _check_plan(algorithm: AlgorithmConfig) -> list[Problem]:
+    return find_plan_problems(algorithm.plan)
 
 
-def _check_selected_modules(
-    algorithm: AlgorithmConfig, multi_agent: MultiAgentConfig, where: Where
-) -> Iterator[Problem]:
+def _check_selected_modules(algorithm: AlgorithmConfig, multi_agent: MultiAgentConfig) -> Iterator[Problem]:
     """Find modules in SelectExperiences that cannot exist in this run."""
     if not multi_agent.is_mapping_complete:
         return
@@ -124,52 +122,50 @@ def _check_selected_modules(
         selected = step.config.modules or [] if selects else []  # type: ignore[union-attr]
         for name in [name for name in selected if name not in known]:
             what = f"{step.key}: {step.name} contains an unknown module"
-            yield unknown_name(what, where(step.key), name, known)
+            yield unknown_name(what, step.key, name, known)
 
 
-def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -> Iterator[Problem]:
+def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig]) -> Iterator[Problem]:
     for key, algorithm in algorithms.items():
-        yield from find_target_problems(f"{key}.loss", algorithm.loss, where, kinds=LOSSES)
+        yield from find_target_problems(f"{key}.loss", algorithm.loss, kinds=LOSSES)
         if algorithm.loss == AlgorithmConfig.loss and not isinstance(algorithm, PPOConfig):
             what = f"{key}.loss is required with a custom schema: its default, PPOLoss, needs PPOConfig"
-            yield Problem(
-                what, where(f"{key}.schema"), algorithm.schema, fix=f"set {key}.loss to the dotted path of the loss"
-            )
+            fix = f"set {key}.loss to the dotted path of the loss"
+            yield Problem(what, f"{key}.schema", algorithm.schema, fix=fix)
         for field in OF_ALGORITHM.values():
-            yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)
-        yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", where)
+            yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field))
+        yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer")
         if isinstance(algorithm, APPOConfig) and algorithm.target_kl is not None:
             what = f"{key}.target_kl is the distance from the sampling policy, and APPO's target policy differs from it"
-            yield Problem(what, where(f"{key}.target_kl"), show_value(algorithm.target_kl), "null")
+            yield Problem(what, f"{key}.target_kl", show_value(algorithm.target_kl), "null")
         elif isinstance(algorithm, PPOConfig) and algorithm.target_kl is not None and algorithm.use_kl_loss:
             what = f"{key}.target_kl ends updates early, which does not work with the adaptive KL penalty"
-            yield Problem(
-                what, where(f"{key}.target_kl"), show_value(algorithm.target_kl), f"null, or {key}.use_kl_loss=false"
-            )
+            expected = f"null, or {key}.use_kl_loss=false"
+            yield Problem(what, f"{key}.target_kl", show_value(algorithm.target_kl), expected)
 
 
-def _check_minibatch(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+def _check_minibatch(algorithm: AlgorithmConfig) -> Iterator[Problem]:
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
     if minibatch is not None and minibatch > batch:
         key, of_batch = "algorithm.minibatch_size", "algorithm.train_batch_size_per_learner"
         what = f"{key} {minibatch} is larger than {of_batch} {batch}"
         expected = f"at most {batch}, or null for the complete batch"
-        yield Problem(what, where(key) or where(of_batch), str(minibatch), expected)
+        yield Problem(what, f"{key} or {of_batch}", str(minibatch), expected)
 
 
-def _check_learners(engine: str, learners: LearnersConfig, where: Where) -> Iterator[Problem]:
+def _check_learners(engine: str, learners: LearnersConfig) -> Iterator[Problem]:
     if engine == "inline" and learners.num_learners:
         what = "engine=inline has a single learner in the driver's process"
-        yield Problem(what, where("learners.num_learners"), str(learners.num_learners), "0")
+        yield Problem(what, "learners.num_learners", str(learners.num_learners), "0")
 
 
-def _check_edits(connectors: ConnectorsConfig, where: Where) -> Iterator[Problem]:
+def _check_edits(connectors: ConnectorsConfig) -> Iterator[Problem]:
     for name in PIPELINES:
-        yield from find_edit_problems(f"connectors.{name}", getattr(connectors, name), where)
+        yield from find_edit_problems(f"connectors.{name}", getattr(connectors, name))
 
 
-def _check_evaluation(evaluation: EvaluationConfig, engine: str, where: Where) -> Iterator[Problem]:
-    yield from _check_video(evaluation, where)
+def _check_evaluation(evaluation: EvaluationConfig, engine: str) -> Iterator[Problem]:
+    yield from _check_video(evaluation)
     if not evaluation.evaluation_parallel_to_training:
         return
     key = "evaluation.evaluation_parallel_to_training"
@@ -180,43 +176,43 @@ def _check_evaluation(evaluation: EvaluationConfig, engine: str, where: Where) -
     }
     needed = [text for text, is_lacking in faults.items() if is_lacking]
     if needed:
-        yield Problem(f"{key} needs {' and '.join(needed)}", where(key), "true")
+        yield Problem(f"{key} needs {' and '.join(needed)}", key, "true")
 
 
-def _check_trackers(tracking: TrackingConfig, where: Where) -> Iterator[Problem]:
+def _check_trackers(tracking: TrackingConfig) -> Iterator[Problem]:
     key, names = "tracking.extra_trackers", tracking.extra_trackers
     for index, name in enumerate(names):
         if name not in TRACKERS:
-            yield unknown_name(f"{key} contains an unknown tracker", where(key), name, TRACKERS)
+            yield unknown_name(f"{key} contains an unknown tracker", key, name, TRACKERS)
         elif name in names[:index]:
-            yield Problem(f"{key} contains a tracker twice", where(key), name, "each tracker once")
+            yield Problem(f"{key} contains a tracker twice", key, name, "each tracker once")
 
 
-def _check_upload(checkpoint: CheckpointConfig, where: Where) -> list[Problem]:
+def _check_upload(checkpoint: CheckpointConfig) -> list[Problem]:
     key, url = "checkpoint.upload_to", checkpoint.upload_to
-    problem = None if url is None else find_store_problem(key, url, where(key))
+    problem = None if url is None else find_store_problem(key, url, key)
     return [] if problem is None else [problem]
 
 
-def _check_video(evaluation: EvaluationConfig, where: Where) -> Iterator[Problem]:
+def _check_video(evaluation: EvaluationConfig) -> Iterator[Problem]:
     key, video = "evaluation.video", evaluation.video
     for name, value in video.items():
         if name not in VIDEO:
-            yield unknown_name(f"{key}.{name} is not a known key", where(key), str(name), VIDEO)
+            yield unknown_name(f"{key}.{name} is not a known key", key, str(name), VIDEO)
         elif type(value) is not int or value < 1:
-            yield Problem(f"{key}.{name} must be a positive integer", where(key), show_value(value), ">= 1")
+            yield Problem(f"{key}.{name} must be a positive integer", key, show_value(value), ">= 1")
     if video and evaluation.evaluation_interval is None:
         what = f"{key} needs evaluations, but evaluation.evaluation_interval is null"
-        yield Problem(what, where(key), show_value(video), "evaluation.evaluation_interval=10")
+        yield Problem(what, key, show_value(video), "evaluation.evaluation_interval=10")
 
 
 def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     if config.metrics:
-        yield from find_info_metric_problems(config, composed, set(producible_metrics(replace(config, metrics={}))))
+        yield from find_info_metric_problems(config, set(producible_metrics(replace(config, metrics={}))))
     known = producible_metrics(config)
     if not config.stop and not composed.values.get("stop"):
         expected = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
-        yield Problem("stop is empty, so the run would never end", composed.where("stop"), "{}", expected)
+        yield Problem("stop is empty, so the run would never end", "stop", "{}", expected)
     metric = config.sweep.metric or []
     named = [(f"stop.{name}", name) for name in config.stop]
     given = composed.values.get("checkpoint")
@@ -224,12 +220,10 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
         named += [("checkpoint.metric", config.checkpoint.metric)]
     named += [("sweep.metric", name) for name in ([metric] if isinstance(metric, str) else metric)]
     for key, name in [*named, ("sweep.time_attr", config.sweep.time_attr)]:
-        yield from find_metric_problems(name, known, config, composed.where(key) or key)
+        yield from find_metric_problems(name, known, config, key)
 
 
-def find_metric_problems(
-    name: str, known: dict[str, str], config: ExperimentConfig, where: str | None
-) -> Iterator[Problem]:
+def find_metric_problems(name: str, known: dict[str, str], config: ExperimentConfig, where: str) -> Iterator[Problem]:
     """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runner.config.blocks import CheckpointConfig
-from runner.config.errors import Problem, Where, show_value
+from runner.config.errors import Problem, show_value
 from runner.config.fields import option
 
 POPULATIONS = ("pbt", "pb2")
@@ -71,43 +71,43 @@ class SweepConfig:
 
 
 def find_sweep_problems(
-    sweep: SweepConfig, checkpoint: CheckpointConfig, stop: dict[str, int | float], where: Where
+    sweep: SweepConfig, checkpoint: CheckpointConfig, stop: dict[str, int | float]
 ) -> Iterator[Problem]:
     """Yield problems between fields that are valid one by one. Metric names are checked elsewhere."""
     metric, mode = sweep.metric or checkpoint.metric, sweep.mode or checkpoint.mode
     num_metrics = 1 if isinstance(metric, str) else len(metric)
     if num_metrics == 0 or (not isinstance(mode, str) and len(mode) != num_metrics):
         what = "sweep.mode must be a single mode, or a list with one mode per metric of sweep.metric"
-        yield Problem(what, where("sweep.mode"), f"{show_value(metric)} and {show_value(mode)}")
+        yield Problem(what, "sweep.mode", f"{show_value(metric)} and {show_value(mode)}")
     unknown = [] if isinstance(mode, str) else [name for name in mode if name not in ("max", "min")]
     if unknown:
-        yield Problem("sweep.mode is not one of its choices", where("sweep.mode"), show_value(unknown[0]), "max, min")
+        yield Problem("sweep.mode is not one of its choices", "sweep.mode", show_value(unknown[0]), "max, min")
     if sweep.search != "grid" and sweep.num_samples is None:
         what = f"sweep.search={sweep.search} needs sweep.num_samples"
-        yield Problem(what, where("sweep.num_samples"), "null", "sweep.num_samples=16")
+        yield Problem(what, "sweep.num_samples", "null", "sweep.num_samples=16")
     if sweep.search == "grid" and sweep.num_samples is not None:
         what = "sweep.num_samples has no effect with sweep.search=grid, which runs every combination once"
-        yield Problem(what, where("sweep.num_samples"), str(sweep.num_samples), "null")
+        yield Problem(what, "sweep.num_samples", str(sweep.num_samples), "null")
     ends_by = f"a stop criterion stop.{sweep.time_attr.replace('/', '.')}"
     if sweep.scheduler == "asha" and sweep.max_t is None and sweep.time_attr not in stop:
         what = f"sweep.scheduler=asha needs sweep.max_t, or {ends_by}"
-        yield Problem(what, where("sweep.max_t"), "null", "sweep.max_t=50000")
+        yield Problem(what, "sweep.max_t", "null", "sweep.max_t=50000")
     end = sweep.max_t or stop.get(sweep.time_attr)
     if sweep.scheduler == "asha" and end is not None and end <= (sweep.grace_period or 0):
         what = "sweep.grace_period must be shorter than a trial (sweep.max_t or its stop criterion)"
-        yield Problem(what, where("sweep.grace_period"), str(sweep.grace_period or 0), f"below {end:g}")
+        yield Problem(what, "sweep.grace_period", str(sweep.grace_period or 0), f"below {end:g}")
     if sweep.scheduler in POPULATIONS:
-        yield from _find_population_problems(sweep, where, sweep.time_attr in stop, ends_by)
+        yield from _find_population_problems(sweep, sweep.time_attr in stop, ends_by)
 
 
-def _find_population_problems(sweep: SweepConfig, where: Where, has_end: bool, ends_by: str) -> Iterator[Problem]:
+def _find_population_problems(sweep: SweepConfig, has_end: bool, ends_by: str) -> Iterator[Problem]:
     scheduler = f"sweep.scheduler={sweep.scheduler}"
     if sweep.perturbation_interval is None and not has_end:
         what = f"{scheduler} needs sweep.perturbation_interval, or {ends_by}"
-        yield Problem(what, where("sweep.perturbation_interval"), "null", "sweep.perturbation_interval=20000")
+        yield Problem(what, "sweep.perturbation_interval", "null", "sweep.perturbation_interval=20000")
     if sweep.search == "tpe":
         what = f"{scheduler} changes values during the trials, so sweep.search=tpe has nothing to propose"
-        yield Problem(what, where("sweep.search"), "tpe", "random, grid")
+        yield Problem(what, "sweep.search", "tpe", "random, grid")
     if sweep.max_concurrent_trials is not None:
         what = f"{scheduler} cannot limit concurrent trials: trials of a population take turns if resources are short"
-        yield Problem(what, where("sweep.max_concurrent_trials"), str(sweep.max_concurrent_trials), "null")
+        yield Problem(what, "sweep.max_concurrent_trials", str(sweep.max_concurrent_trials), "null")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.config.errors import Problem, Where, list_names, nearest_match
+from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.list_patches import CONNECTOR_KEY, CONNECTORS_KEY, MODULE_ALGORITHM
 from runner.config.source_definitions import Definition, find_ancestors, inherits, resolve, signature_of
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError
@@ -221,7 +221,6 @@ def with_positional(given: Given, block: Mapping[str, Any]) -> Given:
 def find_target_problems(
     key: str,
     path: str,
-    where: Where,
     arguments: Iterable[str] | None = None,
     kinds: Kinds | None = None,
     given: Given = NOTHING_GIVEN,
@@ -229,21 +228,21 @@ def find_target_problems(
     """Yield the problem of the dotted path at a key, if any; see `find_target_fault`."""
     fault = find_target_fault(path, arguments, kinds=kinds, given=given)
     if fault is not None:
-        yield describe_fault(key, fault, where(key), path)
+        yield describe_fault(key, fault, path)
 
 
 def find_target_block_problems(
-    key: str, block: Mapping[str, Any], where: Where, kinds: Kinds, given: Given = NOTHING_GIVEN
+    key: str, block: Mapping[str, Any], kinds: Kinds, given: Given = NOTHING_GIVEN
 ) -> Iterator[Problem]:
     """Yield the problem of a block `{_target_: PATH, argument: value, ...}`, if any; see `find_target_fault`."""
     arguments = [str(name) for name in block if name not in INSTANTIATE_KEYS]
     given = with_positional(given, block)
-    yield from find_target_problems(f"{key}._target_", str(block["_target_"]), where, arguments, kinds, given)
+    yield from find_target_problems(f"{key}._target_", str(block["_target_"]), arguments, kinds, given)
 
 
-def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
-    """Return the problem of a key for a fault of its dotted path."""
-    return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest, fault.fix)
+def describe_fault(key: str, fault: TargetFault, got: str, where: str | None = None) -> Problem:
+    """Return the problem of a key for a fault of its dotted path; `where` is another place of the problem."""
+    return Problem(f"{key}: {fault.what}", where or key, got, fault.expected, fault.nearest, fault.fix)
 
 
 def names_code(key: str) -> bool:

@@ -52,8 +52,8 @@ _SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
 def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield problems of losses, modules and edits, according to their sources."""
     for key, algorithm in config.algorithms.items():
-        yield from _find_in_edits(key, algorithm, config, composed)
-        yield from _find_in_loss(key, algorithm, config, composed)
+        yield from _find_in_edits(key, algorithm, config)
+        yield from _find_in_loss(key, algorithm, config)
     yield from _find_in_module(config.module, composed)
 
 
@@ -73,9 +73,7 @@ def _lists_of(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, pi
     return lists | {f"connectors.modules.{id_}.{pipeline}": of_modules[id_].get(pipeline, []) for id_ in of_modules}
 
 
-def _find_in_edits(
-    key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, composed: Composed
-) -> Iterator[Problem]:
+def _find_in_edits(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig) -> Iterator[Problem]:
     """Yield anchors that cannot exist in the pipelines of this algorithm."""
     for pipeline in PIPELINES:
         names = set(DEFAULT_CONNECTORS[pipeline])
@@ -83,9 +81,8 @@ def _find_in_edits(
             for index, edit in enumerate(edits):
                 anchor = next((edit[name] for name in (*ANCHORED_EDITS, "remove") if name in edit), None)
                 if isinstance(anchor, str) and anchor not in names:
-                    where = composed.where(f"{list_key}.{index}")
-                    what = f"the {pipeline} pipeline does not contain a connector {anchor}"
-                    yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
+                    what, expected = f"the {pipeline} pipeline does not contain a connector {anchor}", list_names(names)
+                    yield Problem(what, f"{list_key}.{index}", anchor, expected, nearest_match(anchor, names))
                 blocks = list(added_connectors(edit))
                 names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
                 if any(map(_has_own_connectors, blocks)):
@@ -104,9 +101,7 @@ def _has_own_connectors(block: Mapping[str, Any]) -> bool:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def _find_in_loss(
-    key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, composed: Composed
-) -> Iterator[Problem]:
+def _find_in_loss(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig) -> Iterator[Problem]:
     """Yield columns that a loss reads but nothing writes, and outputs that it needs but the module lacks."""
     path = _module_path(key, config)
     if algorithm.loss.startswith(_OURS) and path.startswith(_OURS):
@@ -116,9 +111,9 @@ def _find_in_loss(
         reads, needs = (read_class_attribute(loss[0], name, LOSSES.bases[0]) for name in ("reads", "needs"))
     except UnknowableError:
         return
-    where, name = composed.where(f"{key}.loss"), algorithm.loss.rpartition(".")[2]
-    yield from _find_unwritten(key, name, reads, path, config, composed)
-    yield from _find_lacking(name, needs, path, where)
+    name = algorithm.loss.rpartition(".")[2]
+    yield from _find_unwritten(key, name, reads, path, config)
+    yield from _find_lacking(key, name, needs, path)
 
 
 def _module_path(key: str, config: ExperimentConfig) -> str:
@@ -128,9 +123,7 @@ def _module_path(key: str, config: ExperimentConfig) -> str:
     return str(fields.get("_target_", config.module_defaults_of(module_id)._target_))
 
 
-def _find_unwritten(
-    key: str, name: str, reads: Any, module: str, config: ExperimentConfig, composed: Composed
-) -> Iterator[Problem]:
+def _find_unwritten(key: str, name: str, reads: Any, module: str, config: ExperimentConfig) -> Iterator[Problem]:
     if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data may have more columns
         return
     try:
@@ -142,7 +135,7 @@ def _find_unwritten(
     if missing:
         what = f"{name} reads {', '.join(missing)}, but no connector of the learner pipeline writes it"
         nearest = nearest_match(missing[0], written)
-        yield Problem(what, composed.where(f"{key}.loss"), ", ".join(missing), list_names(written), nearest)
+        yield Problem(what, f"{key}.loss", ", ".join(missing), list_names(written), nearest)
 
 
 def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
@@ -158,7 +151,7 @@ def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
                     yield from read_class_attribute(connector, name, CONNECTORS.bases[0], "requires") or ()
 
 
-def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iterator[Problem]:
+def _find_lacking(key: str, name: str, needs: Any, module: str) -> Iterator[Problem]:
     try:
         classes = lineage_to(module, MODULES.bases[0])
     except UnknowableError:
@@ -168,7 +161,7 @@ def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iter
     if lacking:
         of_module = module.rpartition(".")[2]
         what = f"{name} needs {', '.join(lacking)}, which {of_module} does not provide"
-        yield Problem(what, where, of_module, f"a module with {', '.join(needs)}")
+        yield Problem(what, f"{key}.loss", of_module, f"a module with {', '.join(needs)}")
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -183,20 +176,20 @@ def _find_in_module(module: ModuleConfig, composed: Composed) -> Iterator[Proble
     name = module._target_.rpartition(".")[2]
     own = [one for one in classes if not one.module.name.startswith(_OURS)]
     if not own:
-        yield from _describe_keys(name, module.model_config, [], composed)
+        yield from _describe_keys(name, module.model_config, [])
         return
     used, is_certain = _keys_used(classes)
     if is_certain and not _passes_config_to_other_files(own):
-        yield from _describe_keys(name, module.model_config, used, composed)
+        yield from _describe_keys(name, module.model_config, used)
     if len(own) == len(classes) and not _passes_config_on(classes):
         yield from _find_ignored_fields(name, module, classes, composed)
 
 
-def _describe_keys(name: str, given: Mapping[str, Any], used: Sequence[str], composed: Composed) -> Iterator[Problem]:
+def _describe_keys(name: str, given: Mapping[str, Any], used: Sequence[str]) -> Iterator[Problem]:
     for one in [one for one in given if one not in used]:
         key, nearest = f"module.model_config.{one}", nearest_match(str(one), used)
         expected = list_names(used) or "no keys"
-        yield Problem(f"{name} does not use {key}", composed.where(key), show_value(given[one]), expected, nearest)
+        yield Problem(f"{name} does not use {key}", key, show_value(given[one]), expected, nearest)
 
 
 def _find_ignored_fields(
@@ -204,10 +197,10 @@ def _find_ignored_fields(
 ) -> Iterator[Problem]:
     mentioned, default = set(_names_in(classes, entire_files=True)), ModuleConfig()
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
-        value, source = getattr(module, field), composed.sources.get(f"module.{field}", DEFAULT_SOURCE)
-        if value != getattr(default, field) and _is_chosen(source):
+        value, key = getattr(module, field), f"module.{field}"
+        if value != getattr(default, field) and _is_chosen(composed.sources.get(key, DEFAULT_SOURCE)):
             expected, fix = show_value(getattr(default, field)), f"read config.{field} in {name}, or remove the value"
-            yield Problem(f"{name} does not use module.{field}", source, show_value(value), expected, fix=fix)
+            yield Problem(f"{name} does not use {key}", key, show_value(value), expected, fix=fix)
 
 
 def _is_chosen(source: str) -> bool:

@@ -35,9 +35,8 @@ def build_experiment_config(composed: Composed, rules: Sequence[ConfigRule] = RU
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
-    problems = reader.all_problems()
-    if composed.values:
-        problems += apply_rules(rules, config, composed)
+    found = [*reader.problems, *(apply_rules(rules, config, composed) if composed.values else ())]
+    problems = [*reader.problems_of_composition(), *map(composed.located, found)]
     if problems:
         raise ConfigError(without_values(dict.fromkeys(problems), composed.values, composed.references))
     if config.experiment_name is None:
@@ -79,11 +78,11 @@ class _Reader:
                 f"- /algorithm@{key}: dqn in `defaults`, for example; to change options of the run's algorithm, set "
                 f"multi_agent.algorithm_config_overrides_per_module.{module_id}"
             )
-            self.problems.append(Problem(what, self.composed.where(key), show_value(values), expected))
+            self.problems.append(Problem(what, key, show_value(values), expected))
             return others
         for name in (name for name in AlgorithmConfig.of_run if name in values):
-            what, where = f"{key}.{name} cannot be set per module", self.composed.where(f"{key}.{name}")
-            self.problems.append(Problem(what, where, show_value(values[name]), f"algorithm.{name}"))
+            what = f"{key}.{name} cannot be set per module"
+            self.problems.append(Problem(what, f"{key}.{name}", show_value(values[name]), f"algorithm.{name}"))
         own = {name: value for name, value in values.items() if name not in AlgorithmConfig.of_run}
         shared = {name: getattr(of_run, name) for name in AlgorithmConfig.of_run}
         return {**others, "algorithm": dataclasses.replace(self._read_algorithm(own, key), **shared)}
@@ -93,8 +92,7 @@ class _Reader:
             expected = "keys: " + list_names(field.name for field in dataclasses.fields(schema))
             is_option = isinstance(values, str) and name in core_groups()
             fix = f"`- override /{name}: {values}` in the list `defaults` of the file" if is_option else None
-            where = self.composed.where(name)
-            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), expected, fix=fix))
+            self.problems.append(Problem(f"{name} must be a block", name, show_value(values), expected, fix=fix))
             values = {}
         return schema(**self._read_fields(schema, values, f"{name}."))
 
@@ -115,13 +113,13 @@ class _Reader:
     def _read_field(self, field: dataclasses.Field[Any], annotation: Any, value: Any, name: str) -> Any:
         if value is dataclasses.MISSING:
             if name.partition(".")[0] not in self.composed.unread:
-                self.problems.append(Problem(f"{name} is required", self.composed.where(name)))
+                self.problems.append(Problem(f"{name} is required", name))
             return None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return value
         if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
             return self._read_block(annotation, value, name)
-        problems = find_value_problems(name, value, annotation, option_of(field), self.composed.where)
+        problems = find_value_problems(name, value, annotation, option_of(field))
         if problems:
             self.problems += [self._with_decoding(problem, name) for problem in problems]
             default = default_of(field)
@@ -135,16 +133,13 @@ class _Reader:
             return problem
         return dataclasses.replace(problem, fix=f"'${{oc.decode:{reference}}}', which reads the text as a value")
 
-    def all_problems(self) -> list[Problem]:
-        """Return the problems of composing and reading, without consequences of an unknown dataclass."""
-        composing = self.composed.problems
-        if self.unknown_block is not None:
-            missing_key = f"Interpolation key '{self.unknown_block}."
-            composing = tuple(problem for problem in composing if missing_key not in problem.what)
-        return [*composing, *self.problems]
+    def problems_of_composition(self) -> list[Problem]:
+        """Return the problems of composing, without consequences of an unknown dataclass."""
+        missing_key = f"Interpolation key '{self.unknown_block}."  # without such a dataclass, there is no such problem
+        return [problem for problem in self.composed.problems if missing_key not in problem.what]
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
-        for problem in find_unknown_keys(schema, values, prefix.rstrip("."), self.composed.where):
+        for problem in find_unknown_keys(schema, values, prefix.rstrip(".")):
             others = self._keys_named(problem.what.removeprefix(f"unknown key {prefix}"), prefix)
             if 0 < len(others) <= _MOST_OTHERS:
                 problem = dataclasses.replace(problem, nearest=", ".join(others))
@@ -167,9 +162,8 @@ class _Reader:
         try:
             schema = load_schema(str(path))
         except SchemaError as error:
-            where = self.composed.where(f"{key}.schema")
-            self.unknown_block = key
-            self.problems.append(Problem(f"{key}.schema is not a valid dataclass: {error}", where, show_value(path)))
+            self.unknown_block, name = key, f"{key}.schema"
+            self.problems.append(Problem(f"{name} is not a valid dataclass: {error}", name, show_value(path)))
             return ExperimentConfig().algorithm
         if key == "algorithm":
             self._keys_of_algorithm = frozenset(f"{key}.{name}" for name in typed_fields(schema))
@@ -180,9 +174,9 @@ class _Reader:
     def _read_stop(self, values: Any) -> dict[str, Number]:
         """Read the valid criteria, so that other checks cover them even if one of the others is invalid."""
         if not isinstance(values, dict):
-            place, got = self.composed.where("stop"), show_value(values)
-            self.problems.append(Problem("stop must be a mapping of metrics to values", place, got, "metric: number"))
+            what = "stop must be a mapping of metrics to values"
+            self.problems.append(Problem(what, "stop", show_value(values), "metric: number"))
             return {}
-        self.problems += find_value_problems("stop", values, dict[str, Number], None, self.composed.where)
-        valid = {name: one for name, one in values.items() if check_value(name, one, Number, None, None) is None}
+        self.problems += find_value_problems("stop", values, dict[str, Number], None)
+        valid = {name: one for name, one in values.items() if check_value(name, one, Number, None) is None}
         return {name: convert(one, Number) for name, one in valid.items()}

@@ -248,7 +248,7 @@ def find_fault(schema: type, name: str, value: Any) -> str | None:
     if _NO_VALUE.search(json.dumps(value)):
         return "it is not a plain value"
     field = next(field for field in dataclasses.fields(schema) if field.name == name)
-    problem = check_value(name, value, _annotations_of(schema)[name], option_of(field), None)
+    problem = check_value(name, value, _annotations_of(schema)[name], option_of(field))
     return None if problem is None else f"expected {problem.expected}"
 
 

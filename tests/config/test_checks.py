@@ -55,16 +55,16 @@ def test_nothing_else_is_coerced(value: Any, annotation: Any) -> None:
 
 def test_bounds_hold_for_items_and_exclude_nan() -> None:
     option = Option("", minimum=1, below=5)
-    assert check_value("x", [1, 4], list[int], option, None) is None
+    assert check_value("x", [1, 4], list[int], option) is None
     for value in ([0], [5]):
-        problem = check_value("x", value, list[int], option, None)
+        problem = check_value("x", value, list[int], option)
         assert problem is not None
         assert problem.expected == "a list of integers >= 1 and < 5"
 
 
 @pytest.mark.parametrize("annotation", [int, float, int | float])
 def test_a_huge_number(annotation: Any) -> None:
-    problem = check_value("x", 10**400, annotation, Option("", maximum=5), None)
+    problem = check_value("x", 10**400, annotation, Option("", maximum=5))
     assert problem is not None
     assert problem.what in ("x is out of range", "x has the wrong type")
 

@@ -466,7 +466,7 @@ MISTAKES = [
         [
             Problem(
                 "algorithm.plan.1._target_: tests.support.own_plans does not define EverySecnd",
-                where="algorithm.plan.1",
+                where="algorithm.plan.1._target_",
                 got="tests.support.own_plans.EverySecnd",
                 expected=(
                     "Computed, EverySecond, Misspelt, NoReduction, OddSteps, ThreeResults, Unknown, "
@@ -482,7 +482,7 @@ MISTAKES = [
         [
             Problem(
                 "algorithm.plan.1._target_: EverySecond does not take the argument last",
-                where="algorithm.plan.1",
+                where="algorithm.plan.1._target_",
                 got="tests.support.own_plans.EverySecond",
                 expected="first",
             )
@@ -534,14 +534,14 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("plan", "expected"), MISTAKES)
 def test_what_is_said_about_mistakes(plan: list[Any], expected: list[Problem]) -> None:
-    assert list(find_plan_problems(plan, lambda key: key)) == expected
+    assert list(find_plan_problems(plan)) == expected
 
 
 BUFFER = {"replay": {"_target_": "runner.replay.ReplayBuffer", "capacity": 100}}
 STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
 ONLY_REPLAYED = Problem(
     "algorithm.replay_buffers.replay: the plan replays this buffer only",
-    where="algorithm.plan",
+    where="algorithm.plan or algorithm.replay_buffers.replay",
     expected="StoreToReplayBuffer with buffer: replay",
 )
 
@@ -563,7 +563,7 @@ def no_errors_of_rows(key: str) -> Problem:
 def only_stored(buffer: str) -> Problem:
     return Problem(
         f"algorithm.replay_buffers.{buffer}: the plan stores to this buffer only",
-        where="algorithm.plan",
+        where=f"algorithm.plan or algorithm.replay_buffers.{buffer}",
         expected=f"Replay with buffer: {buffer}",
     )
 
@@ -612,7 +612,7 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 "algorithm.replay_buffers.replay: the plan does not use this buffer",
-                where="algorithm.plan",
+                where="algorithm.plan or algorithm.replay_buffers.replay",
                 expected="StoreToReplayBuffer and Replay with buffer: replay",
             )
         ],
@@ -705,7 +705,7 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 ("algorithm.replay_buffers.replay: the plan never updates priorities, so sampling is uniform"),
-                where="algorithm.plan",
+                where="algorithm.plan or algorithm.replay_buffers.replay",
                 expected="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
             )
         ],
@@ -779,7 +779,7 @@ def test_what_is_said_about_replay_buffers(
     buffers: dict[str, Any], plan: list[Any], expected: list[Problem], a2c: ExperimentConfig
 ) -> None:
     config = replace(a2c, algorithm=replace(a2c.algorithm, replay_buffers=buffers, plan=plan))
-    assert list(find_buffer_problems(config, lambda key: key)) == expected
+    assert list(find_buffer_problems(config)) == expected
 
 
 def test_the_priorities_of_several_buffers_in_a_row() -> None:
@@ -791,7 +791,7 @@ def test_the_priorities_of_several_buffers_in_a_row() -> None:
         plan=[ROLLOUTS, *mixed, TRAIN, *updates],
         replay_buffers={name: {"_target_": "runner.replay.PrioritizedReplayBuffer"} for name in ("replay", "other")},
     )
-    assert not list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
+    assert not list(find_buffer_problems(replace(config, algorithm=algorithm)))
 
 
 @pytest.mark.parametrize(
@@ -814,11 +814,11 @@ def test_several_shards_need_items_of_single_env_runners(
     problem = Problem(
         "algorithm.replay_buffers.replay: only one shard would be filled, because each item has samples of all env "
         "runners",
-        where="algorithm.plan",
+        where="algorithm.plan or algorithm.replay_buffers.replay",
         got="ParallelRollouts with mode: bulk_sync",
         expected="ParallelRollouts with mode: async or raw, or one shard (num_shards: 1)",
     )
-    assert list(find_buffer_problems(config, lambda key: key)) == [problem] * is_wrong
+    assert list(find_buffer_problems(config)) == [problem] * is_wrong
 
 
 def test_where_a_mistake_is(report_of: ReportOf, write_config: WriteConfig) -> None:
@@ -862,7 +862,7 @@ def test_where_a_mistake_is(report_of: ReportOf, write_config: WriteConfig) -> N
     ],
 )
 def test_plans_without_a_mistake(plan: list[Any]) -> None:
-    assert find_plan_problems(plan, lambda key: key) == []
+    assert find_plan_problems(plan) == []
 
 
 def test_items_that_a_plan_gives() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from runner.config.blocks import EnvConfig
-from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, Where
+from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.errors import ConfigError, Problem
 from runner.config.plans.compilation import compiles, planned_updates
 from runner.config.rules import DERIVED, RULES, ConfigRule, apply_rules
 from runner.config.schemas import ExperimentConfig
@@ -28,19 +28,16 @@ NOTHING_COMPOSED = Composed({}, {}, (), None)
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.find.__name__)
 def test_rules_are_given_what_they_read(rule: ConfigRule) -> None:
-    types: dict[str, Any] = typing.get_type_hints(ExperimentConfig) | {
-        "config": ExperimentConfig,
-        "composed": Composed,
-        "where": Where,
-    }
+    others = {"config": ExperimentConfig, "composed": Composed}
+    types: dict[str, Any] = typing.get_type_hints(ExperimentConfig) | others
     hints = typing.get_type_hints(rule.find)
     for name in inspect.signature(rule.find).parameters:
         assert name in DERIVED or hints[name] == types[name], name
     assert set(rule.reads.split()) <= {*types, "experiment"}
 
 
-def env_is_named(env: EnvConfig, where: Where) -> Iterator[Problem]:
-    yield Problem(f"the environment is {env.env}", where("env"))
+def env_is_named(env: EnvConfig) -> Iterator[Problem]:
+    yield Problem(f"the environment is {env.env}", "env")
 
 
 def always(config: ExperimentConfig) -> Iterator[Problem]:
@@ -50,10 +47,25 @@ def always(config: ExperimentConfig) -> Iterator[Problem]:
 def test_a_rule_is_left_out_if_its_block_could_not_be_read_or_an_earlier_rule_failed() -> None:
     rules = (ConfigRule(env_is_named, "env"), ConfigRule(always, after=(env_is_named,)))
     config = ExperimentConfig(env=EnvConfig(env="A-v0"), seed=3)
-    composed = replace(NOTHING_COMPOSED, sources={"env": "override env=a"})
-    assert [*apply_rules(rules, config, composed)] == [Problem("the environment is A-v0", "override env=a")]
-    unread = replace(composed, unread=frozenset({"env"}))
+    assert [*apply_rules(rules, config, NOTHING_COMPOSED)] == [Problem("the environment is A-v0", "env")]
+    unread = replace(NOTHING_COMPOSED, unread=frozenset({"env"}))
     assert [*apply_rules(rules, config, unread)] == [Problem("seed 3")]
+
+
+@pytest.mark.parametrize(
+    ("what", "key", "where"),
+    [
+        ("it is unknown", "env.env", "override env.env=a"),
+        ("it is unknown", "env", "override env.env=a"),
+        ("it is unknown", "seed or env.env", "override env.env=a"),
+        ("it is unknown", "seed", "seed"),
+        ("seed is unknown", "seed", None),
+        ("it is unknown", None, None),
+    ],
+)
+def test_a_problem_is_located_at_the_source_of_its_key(what: str, key: str | None, where: str | None) -> None:
+    composed = replace(NOTHING_COMPOSED, sources={"env.env": "override env.env=a", "seed": DEFAULT_SOURCE})
+    assert composed.located(Problem(what, key)) == Problem(what, where)
 
 
 def test_a_minibatch_may_be_the_whole_train_batch_and_no_larger() -> None:

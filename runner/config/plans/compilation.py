@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil, inf
 
-from runner.config.errors import Problem, Where
+from runner.config.errors import Problem
 from runner.config.operators import ENV_RUNNERS, CompleteEpisodesConfig, TrainOneStepConfig
 from runner.config.plans.needs import needs_of
 from runner.config.plans.steps import read_plan, steps_of
@@ -37,11 +37,11 @@ def planned_updates(config: ExperimentConfig) -> float:
     return 0 if least == inf else least
 
 
-def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_compile_problems(config: ExperimentConfig) -> Iterator[Problem]:
     """Yield the reasons why `learners.compile: true` is useless or impossible."""
     if config.learners.compile is True:
         for what in _obstacles(config):
-            yield Problem(f"learners.compile: {what}", where("learners.compile"), "true", "false")
+            yield Problem(f"learners.compile: {what}", "learners.compile", "true", "false")
 
 
 def _updates_per_env_step(config: ExperimentConfig) -> float:

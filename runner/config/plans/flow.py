@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.operators import (
     ASYNC,
     AUTO,
@@ -31,7 +31,7 @@ from runner.config.plans.steps import Items, Plan, PlanStep, read_plan, steps_of
 
 def items_after(plan: Plan) -> dict[str, Items]:
     """Return key of the step -> types of its items, for a checked plan."""
-    check = ItemCheck(lambda name: None)
+    check = ItemCheck()
     check.problems_of(plan)
     return check.given
 
@@ -43,8 +43,7 @@ class ItemCheck:
         given: key of the step -> types of its items; empty if it never gives one.
     """
 
-    def __init__(self, where: Where) -> None:
-        self._where = where
+    def __init__(self) -> None:
         self._problems: list[Problem] = []
         self._queues: dict[str, tuple[str, ...]] = {}  # queue that items reach -> their known types
         self.given: dict[str, Items] = {}
@@ -121,7 +120,7 @@ class ItemCheck:
     def _given_by_branches(self, step: PlanStep, config: BranchesConfig, items: Items) -> Items:
         begins = not isinstance(config, DuplicateConfig)
         given = [self._follow(plan, None if begins else items, begins, step.name) for plan in step.plans]
-        self._problems += find_branch_problems(step, config, self._where)
+        self._problems += find_branch_problems(step, config)
         chosen = range(len(given)) if config.output_indexes is None else config.output_indexes
         outputs = [given[index] for index in chosen if index < len(given)]
         if any(one is None for one in outputs):
@@ -129,7 +128,7 @@ class ItemCheck:
         return tuple(dict.fromkeys(item for one in outputs for item in one or ()))
 
     def _add(self, what: str, step: PlanStep, got: str | None = None, expected: str | None = None) -> None:
-        self._problems.append(Problem(what, self._where(step.key), got, expected))
+        self._problems.append(Problem(what, step.key, got, expected))
 
 
 def _named(items: Iterable[str] | None) -> str:
@@ -140,9 +139,9 @@ _SAMPLES = (ParallelRolloutsConfig, AsyncGradientsConfig)
 _TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
 
 
-def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+def find_branch_problems(step: PlanStep, config: BranchesConfig) -> Iterator[Problem]:
     """Find invalid output indexes and weights of the plans of an operator."""
-    num_plans, here = len(step.plans), where(step.key)
+    num_plans, here = len(step.plans), step.key
     indexes, weights = config.output_indexes, config.round_robin_weights
     if indexes is not None and not indexes:
         what = f"{step.key}: {step.name} returns no items, so iterations would never end"
@@ -154,7 +153,7 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -
     if weights is None:
         return
     if isinstance(weights, str):
-        yield from _find_no_shares(step, config, where)
+        yield from _find_no_shares(step, config)
         return
     if config.mode == ASYNC:
         what = f"{step.key}: round_robin_weights have no effect with mode async"
@@ -174,7 +173,7 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -
         yield Problem(what, here, show_value(weights), "integers >= 1, or '*'")
 
 
-def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+def _find_no_shares(step: PlanStep, config: BranchesConfig) -> Iterator[Problem]:
     """Find operators with `round_robin_weights: auto` that lack a sampling or a training plan."""
     samples, trains = (
         [any(issubclass(inner.base or type(inner.config), kinds) for inner in steps_of(plan)) for plan in step.plans]
@@ -184,10 +183,10 @@ def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Ite
         return
     what = f"{step.key}: round_robin_weights: auto needs a sampling and a training plan"
     expected = "mode: round_robin, and two plans: the first samples, the second trains"
-    yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", expected)
+    yield Problem(what, step.key, f"mode: {config.mode}, {len(step.plans)} plans", expected)
 
 
-def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+def find_useless_intensity(algorithm: AlgorithmConfig) -> Iterator[Problem]:
     """Find a training intensity that the plan does not use."""
     plan = read_plan(algorithm.plan)
     if algorithm.training_intensity is None or any(step.is_function for step in plan):
@@ -196,7 +195,7 @@ def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator
     if not any(config.round_robin_weights == AUTO for config in branching):
         what = "algorithm.training_intensity has no effect in this plan"
         expected = "null; or a plan with Concurrently and round_robin_weights: auto"
-        yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), expected)
+        yield Problem(what, "algorithm.training_intensity", str(algorithm.training_intensity), expected)
 
 
 def _waits(step: PlanStep, index: int) -> bool:
@@ -213,13 +212,12 @@ def _waits(step: PlanStep, index: int) -> bool:
     return not isinstance(begin.config, (ReadRecordedConfig, ReplayConfig))
 
 
-def find_queue_problems(plan: Plan, given: Mapping[str, Items], where: Where) -> Iterator[Problem]:
+def find_queue_problems(plan: Plan, given: Mapping[str, Items]) -> Iterator[Problem]:
     """Find queues that are never filled or emptied, and queues with contradicting capacities.
 
     Args:
         plan: plan of the configuration.
         given: key of the step -> types of its items; empty if it never gives one.
-        where: function from a key to the source of its value.
     """
     filled = [(step, step.config.queue) for step in steps_of(plan) if isinstance(step.config, EnqueueConfig)]
     emptied = [(step, step.config.queue) for step in steps_of(plan) if isinstance(step.config, DequeueConfig)]
@@ -228,20 +226,20 @@ def find_queue_problems(plan: Plan, given: Mapping[str, Items], where: Where) ->
         if name not in names:
             what = f"{step.key}: no other plan fills the queue {name}, so Dequeue would wait forever"
             expected = f"{{Enqueue: {{queue: {name}}}}} in another plan of Concurrently"
-            yield Problem(what, where(step.key), name, expected, nearest_match(name, names))
+            yield Problem(what, step.key, name, expected, nearest_match(name, names))
         elif given[step.key] == ():
             what = f"{step.key}: the queue {name} is only filled from queues that wait for it, so it stays empty"
             expected = f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data"
-            yield Problem(what, where(step.key), name, expected)
+            yield Problem(what, step.key, name, expected)
     for step, name in filled:
         if name not in read:
             what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full"
             expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
-            yield Problem(what, where(step.key), name, expected, nearest_match(name, read))
-    yield from _find_capacity_problems(plan, where)
+            yield Problem(what, step.key, name, expected, nearest_match(name, read))
+    yield from _find_capacity_problems(plan)
 
 
-def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
+def _find_capacity_problems(plan: Plan) -> Iterator[Problem]:
     """Find queues for which different capacities are configured."""
     first: dict[str, tuple[str, int]] = {}
     for step in steps_of(plan):
@@ -250,4 +248,4 @@ def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
             key, other = first.setdefault(name, (step.key, capacity))
             if capacity != other:
                 what = f"{step.key}: the queue {name} has another capacity in {key}"
-                yield Problem(what, where(step.key), f"{capacity}, and {other} there", "equal capacities")
+                yield Problem(what, step.key, f"{capacity}, and {other} there", "equal capacities")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.checks import find_block_problems, valid_fields
-from runner.config.errors import ConfigError, Problem, Where, show_value, unknown_name
+from runner.config.errors import ConfigError, Problem, show_value, unknown_name
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
 from runner.config.source_definitions import declared_attribute, find_ancestors, is_function
 from runner.config.targets import OPERATOR, Given, describe_fault, find_target_fault
@@ -69,7 +69,7 @@ _GIVEN = Given(num_positional=1)  # the context
 
 def read_plan(values: Sequence[Any]) -> Plan:
     """Read a checked plan."""
-    return PlanReader(lambda name: None).read(values, KEY)
+    return PlanReader().read(values, KEY)
 
 
 def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
@@ -78,7 +78,7 @@ def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
     Raises:
         ConfigError: an option is unknown or wrong.
     """
-    reader = PlanReader(lambda key: None)
+    reader = PlanReader()
     config = reader.read_options(OPERATORS[name], options, name)
     if reader.problems:
         raise ConfigError(reader.problems)
@@ -88,8 +88,7 @@ def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
 class PlanReader:
     """Reads lists into steps, and collects all problems."""
 
-    def __init__(self, where: Where) -> None:
-        self._where = where
+    def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def read(self, values: Any, key: str) -> Plan:
@@ -121,7 +120,7 @@ class PlanReader:
         schema = OPERATORS.get(name)
         if schema is None:
             what = f"{key}: unknown operator {name}"
-            self.problems.append(unknown_name(what, self._where(key), str(name), OPERATORS))
+            self.problems.append(unknown_name(what, key, str(name), OPERATORS))
             return None
         if not isinstance(options, dict):
             names = ", ".join(one.name for one in dataclasses.fields(schema)) or "no options"
@@ -138,7 +137,7 @@ class PlanReader:
         return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
 
     def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
-        self.problems += find_block_problems(schema, options, key, self._where)
+        self.problems += find_block_problems(schema, options, key)
         return schema(**valid_fields(schema, options))
 
     def _read_target(self, value: dict[str, Any], key: str) -> PlanStep | None:
@@ -149,7 +148,7 @@ class PlanReader:
             return None
         fault = find_target_fault(path, list(arguments), given=_GIVEN)
         if fault is not None:
-            self.problems.append(describe_fault(f"{key}._target_", fault, self._where(key), path))
+            self.problems.append(describe_fault(f"{key}._target_", fault, path))
             return None
         base = _operator_of(path)
         declared = {name: declared_attribute(path, name, OPERATOR) for name in ("takes", "gives", "needs")}
@@ -171,7 +170,7 @@ class PlanReader:
         )
 
     def _add(self, what: str, key: str, got: str | None = None, expected: str | None = None) -> None:
-        self.problems.append(Problem(what, self._where(key), got, expected))
+        self.problems.append(Problem(what, key, got, expected))
 
 
 def _operator_of(path: str) -> type[OperatorConfig] | None:

@@ -27,7 +27,7 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
         ConfigError: the library is not installed, the environment or an option is unknown, or there are several agents.
     """
     check_installed(config.backend)
-    _raise_any(find_native_problems(config, lambda key: key))
+    _raise_any(find_native_problems(config))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
 
 
@@ -55,7 +55,7 @@ def _make_envpool(config: EnvConfig, num_envs: int) -> VectorEnv:
     task = config.env or ""
     known_tasks = envpool.list_all_envs()
     if task not in known_tasks:
-        raise ConfigError([unknown_id(config, known_tasks, lambda key: key)])
+        raise ConfigError([unknown_id(config, known_tasks)])
     defaults: Any = envpool.make_spec(task).config
     _raise_any(_find_unknown_options(config, defaults._fields))
     if defaults.max_num_players != 1:
