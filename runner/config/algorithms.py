@@ -29,6 +29,8 @@ _MINIBATCH_SIZE = Option(
     minimum=1,
 )
 _LEARNING_STARTS = Option("env steps stored before the first update", unit="env steps", minimum=0)
+_POLICY_DELAY = Option("updates of the Q functions per update of the policy", unit="gradient steps", minimum=1)
+_TARGET_ENTROPY = Option("target entropy; auto: minus the number of action components", choices=("auto",))
 _N_STEP = Option("env steps whose rewards a target sums; [min, max]: drawn per row", minimum=1)
 _EPSILON = Option(
     "probability of a random action, as a schedule over env steps", minimum=0, maximum=1, is_schedule=True
@@ -562,13 +564,9 @@ class SoftActorCriticConfig(AlgorithmConfig):
     num_steps_sampled_before_learning_starts: int = option(100, _LEARNING_STARTS)
     n_step: int | list[int] = option(1, _N_STEP)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
-    target_entropy: float | str = option(
-        "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
-    )
+    target_entropy: float | str = option("auto", _TARGET_ENTROPY)
     policy_q: str = option("min", "how the policy loss combines the Q functions", choices=("min", "mean"))
-    policy_delay: int = option(
-        1, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
-    )
+    policy_delay: int = option(1, _POLICY_DELAY)
 
     metrics: ClassVar[type[LossMetrics]] = SACMetrics
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "alpha": "alpha_lr"}
@@ -597,9 +595,7 @@ class CrossQConfig(SoftActorCriticConfig):
     actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
     alpha_lr: Schedule = option(1e-3, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
-    policy_delay: int = option(
-        3, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
-    )
+    policy_delay: int = option(3, _POLICY_DELAY)
 
     module_options: ClassVar[tuple[str, ...]] = ("critic_use_batchnorm",)
 
@@ -667,9 +663,7 @@ class TD3Config(TargetNetworksConfig):
         unit="env steps",
         minimum=0,
     )
-    policy_delay: int = option(
-        2, "updates of the Q functions per update of the policy", unit="gradient steps", minimum=1
-    )
+    policy_delay: int = option(2, _POLICY_DELAY)
     target_noise: float = option(0.2, "standard deviation of the target policy noise; 0: no noise", minimum=0)
     target_noise_clip: float = option(0.5, "bound of the target policy noise", minimum=0)
     exploration: str = option("gaussian", "kind of exploration noise", choices=("gaussian", "ornstein_uhlenbeck"))
@@ -710,9 +704,7 @@ class CQLConfig(TargetNetworksConfig):
     )
     train_batch_size_per_learner: int = option(256, "rows per update", unit="env steps", minimum=1)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
-    target_entropy: float | str = option(
-        "auto", "target entropy; auto: minus the number of action components", choices=("auto",)
-    )
+    target_entropy: float | str = option("auto", _TARGET_ENTROPY)
     bc_iters: int = option(
         20000,
         "initial gradient steps in which the policy clones the recorded behaviour",
