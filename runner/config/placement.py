@@ -132,25 +132,21 @@ def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
         what = "the plan does not sample asynchronously"
         yield what, "algorithm=impala or appo"
         return
-    trains = [step for step in steps if _is(step, TrainOneStepConfig)]
+    trains = [step for step in steps if step.is_a(TrainOneStepConfig)]
     if not trains:
         yield "the plan does not contain TrainOneStep", "algorithm=impala or appo"
         return
     module_ids = config.multi_agent.module_ids()
     if all(learns_from_replay_only(plan, module_id) for module_id in config.multi_agent.trained_modules(module_ids)):
         yield "the learner learns from replayed samples only", "algorithm=impala or appo"
-    elif any(_is(step, UpdatePrioritiesConfig) for step in steps):
+    elif any(step.is_a(UpdatePrioritiesConfig) for step in steps):
         what = "rows would be drawn before UpdatePriorities has stored the priorities of the last update"
         yield what, "a plan without UpdatePriorities"
-    in_turn = [step for step in _in_line_with(plan, trains[0]) if _is(step, UpdateTargetNetworkConfig)]
-    others = [step for step in steps if _is(step, *_CHANGE_LEARNERS) and step not in (trains[0], *in_turn)]
+    in_turn = [step for step in _in_line_with(plan, trains[0]) if step.is_a(UpdateTargetNetworkConfig)]
+    others = [step for step in steps if step.is_a(*_CHANGE_LEARNERS) and step not in (trains[0], *in_turn)]
     if others:
         named = ", ".join(f"{step.name} ({step.key})" for step in others)
         yield f"learners cannot run {named} during the update of {trains[0].key}", "a plan without it"
-
-
-def _is(step: PlanStep, *kinds: type) -> bool:
-    return issubclass(step.base or type(step.config), kinds)
 
 
 def _in_line_with(plan: Plan, train: PlanStep) -> Plan:

@@ -58,7 +58,7 @@ def find_buffer_problems(config: ExperimentConfig) -> Iterator[Problem]:
     for name, block in buffers.items():
         for key in _algorithms_of(name, config):
             yield from _find_undiscounted(f"{_BLOCK}.{name}", block, key, config.algorithms[key].gamma)
-        if all(step.config or step.base for step in steps_of(plan)):  # unknown custom operators may use any buffer
+        if all(step.is_understood for step in steps_of(plan)):  # unknown custom operators may use any buffer
             yield from _find_unused(name, block, plan)
             yield from _find_constant_priorities(name, block, plan)
         yield from _find_unused_shards(name, block, config, plan)
@@ -112,8 +112,7 @@ def _buffer_of(step: PlanStep) -> str | None:
     """Return the name of the buffer that a built-in or custom step uses, or None."""
     if isinstance(step.config, BufferConfig):
         return step.config.buffer
-    is_made_from = step.base is not None and issubclass(step.base, BufferConfig)
-    return str(step.arguments.get("buffer", "replay")) if is_made_from else None
+    return str(step.arguments.get("buffer", "replay")) if step.is_a(BufferConfig) else None
 
 
 def _find_late_start(step: PlanStep, buffers: Mapping[str, Any]) -> Iterator[Problem]:
@@ -150,7 +149,7 @@ def _find_undiscounted(key: str, block: object, algorithm: str, expected: float)
 
 def _find_constant_priorities(name: str, block: object, plan: Plan) -> Iterator[Problem]:
     path = str(block.get("_target_")) if isinstance(block, dict) else ""
-    updates = any(issubclass(step.base or type(step.config), UpdatePrioritiesConfig) for step in _steps_on(name, plan))
+    updates = any(step.is_a(UpdatePrioritiesConfig) for step in _steps_on(name, plan))
     if path.rpartition(".")[2] == "PrioritizedReplayBuffer" and not updates:
         what = f"{_BLOCK}.{name}: the plan never updates priorities, so sampling is uniform"
         expected = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
@@ -193,20 +192,17 @@ def _find_faults(key: str, block: object) -> Iterator[Problem]:
 
 def _stores(step: PlanStep) -> bool:
     """Return whether a step stores to its buffer."""
-    if not issubclass(step.base or type(step.config), _STORES):
-        return False
-    return not (isinstance(step.config, MixInReplayConfig) and not step.config.store)
+    return step.is_a(*_STORES) and not (isinstance(step.config, MixInReplayConfig) and not step.config.store)
 
 
 def _find_unused(name: str, block: object, plan: Plan) -> Iterator[Problem]:
     steps = _steps_on(name, plan)
-    of_buffer = [step.base or type(step.config) for step in steps]
     stores = any(map(_stores, steps)) or (isinstance(block, dict) and block.get(RECORDED) is True)
-    replays = any(issubclass(kind, _REPLAYS) for kind in of_buffer)
+    replays = any(step.is_a(*_REPLAYS) for step in steps)
     if not (stores and replays):
         done = "stores to" if stores else "replays" if replays else "does not use"
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
-        what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if of_buffer else "")
+        what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if steps else "")
         yield Problem(what, f"{KEY} or {_BLOCK}.{name}", expected=f"{missing} with buffer: {name}")
 
 

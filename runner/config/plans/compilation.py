@@ -64,12 +64,10 @@ def _env_steps_per_iteration(config: ExperimentConfig) -> int:
 def _obstacles(config: ExperimentConfig) -> Iterator[str]:
     """Yield the reasons why updates cannot be compiled."""
     steps = list(steps_of(read_plan(config.algorithm.plan)))
-    kinds = [step.base or type(step.config) for step in steps]
-    knows_all = all(step.config or step.base for step in steps)
     module, has_microbatches = config.module, any(one.microbatch_size for one in config.algorithms.values())
-    if knows_all and not any(issubclass(kind, TrainOneStepConfig) for kind in kinds):
+    if all(step.is_understood and not step.is_a(TrainOneStepConfig) for step in steps):
         yield "the plan does not contain TrainOneStep"
-    if any(issubclass(kind, CompleteEpisodesConfig) for kind in kinds):
+    if any(step.is_a(CompleteEpisodesConfig) for step in steps):
         yield "train batches of complete episodes (CompleteEpisodes) vary in size"
     if has_microbatches:
         yield "microbatches (algorithm.microbatch_size) cannot be compiled"

@@ -65,9 +65,8 @@ def _find_useless_options(step: PlanStep) -> Iterator[Problem]:
 def find_untrained_plan(config: ExperimentConfig) -> Iterator[Problem]:
     """Report a plan that trains nothing, unless it records its samples or has unknown steps."""
     steps = list(steps_of(read_plan(config.algorithm.plan)))
-    kinds = [step.base or type(step.config) for step in steps]
-    is_known = all(step.config is not None or step.base is not None for step in steps)
-    if is_known and config.offline.output is None and not any(issubclass(kind, _UPDATES) for kind in kinds):
+    is_untrained = all(step.is_understood and not step.is_a(*_UPDATES) for step in steps)
+    if is_untrained and config.offline.output is None:
         names = " -> ".join(step.name for step in steps)
         expected = "a plan with TrainOneStep or ApplyGradients, or offline.output to record the samples"
         yield Problem(f"{KEY} does not update any module", KEY, names, expected)

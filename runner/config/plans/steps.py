@@ -51,6 +51,15 @@ class PlanStep:
         """Whether the operator takes no items."""
         return self.takes == ()
 
+    @property
+    def is_understood(self) -> bool:
+        """Whether the operator is, or inherits, a built-in one."""
+        return self.config is not None or self.base is not None
+
+    def is_a(self, *kinds: type[OperatorConfig]) -> bool:
+        """Return whether the operator is, or inherits, one of these built-in ones."""
+        return issubclass(self.base or type(self.config), kinds)
+
 
 Plan = tuple[PlanStep, ...]
 
