@@ -45,7 +45,7 @@ def resolve(path: str, depth: int = MAX_DEPTH) -> Definition | SourceModule:
     parts = path.split(".")
     module = open_module(parts[0])
     for index, name in enumerate(parts[1:], start=1):
-        if not module.defines(name) and module.has_submodule(name):
+        if not module.defines(name) and name in module.submodules:
             module = open_module(".".join(parts[: index + 1]))
             continue
         return _resolve_in(module, parts[index:], depth)
@@ -80,7 +80,7 @@ def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> 
         module = open_module(module_name)
         if not path:
             return module
-        if not module.defines(path[0]) and module.has_submodule(path[0]):
+        if not module.defines(path[0]) and path[0] in module.submodules:
             return resolve(".".join([module_name, *path]), depth - 1)
         return _resolve_in(module, path, depth - 1)
     except MissingNameError:

@@ -75,9 +75,6 @@ class SourceModule:
     def defines(self, name: str) -> bool:
         return name in self.definitions or name in self.imports or name in self.exports
 
-    def has_submodule(self, name: str) -> bool:
-        return name in self.submodules
-
     @cached_property
     def submodules(self) -> set[str]:
         """Modules in the package; empty for a module that is not a package."""
