@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.cli.show import render_config
 from runner.config.compose import compose_experiment
 from runner.config.declared_metrics import connector_metrics
 from runner.config.errors import ConfigError
-from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
-from runner.config.validation import build_experiment_config
 from tests.config.conftest import ReportOf, WriteConfig
 from tests.support.configs import config_from
 from tests.support.reporting_connectors import RewardSum
@@ -109,20 +106,6 @@ def test_on_the_command_line(config_dir: Path, overrides: list[str], names: tupl
     }
     variant = compose_variant(["+experiment=anew"], overrides, config_dir)
     assert variant.values["connectors"] == composed.values["connectors"]
-
-
-def test_an_experiment_file_that_is_written_of_overrides(write_config: WriteConfig, config_dir: Path) -> None:
-    overrides = ["+experiment=mine", f"{OF_P0}.learner=[{{remove: A}}]", f"{OF_P0}.learner=[{{remove: B}}]"]
-    written = write_config("experiment/emitted", experiment_text(overrides, "Mine.", config_dir))
-    composed = compose_experiment(["+experiment=emitted"], written)
-    assert composed.values["connectors"] == compose_experiment(overrides, config_dir).values["connectors"]
-
-
-def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
-    composed = compose_experiment(["+experiment=anew"], config_dir)
-    lines = [line.split("  # ") for line in render_config(composed, build_experiment_config(composed)).splitlines()]
-    places = {text.strip(): rest[0] for text, *rest in lines if rest}
-    assert places["- remove: AddColumnsFromEpisodesToTrainBatch"] == "my_conf/experiment/anew.yaml:9"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from tests.config.conftest import ReportOf, WriteConfig
+from tests.config.conftest import WriteConfig
 from tests.support.configs import config_from
 
 CODE = """
@@ -24,12 +24,6 @@ class Maze(gym.Env):
     def __init__(self, size=3, *, walls=()): ...
 
 class SmallMaze(Maze): ...
-
-class Anything(Maze):
-    def __init__(self, **arguments): ...
-
-def make_maze(size, **others):
-    return Maze(size, **others)
 
 @dataclass
 class Connector(Connector):
@@ -89,23 +83,3 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
     ]
     config = config_from(*overrides, config_dir=config_dir)
     assert config.algorithm.temperature == 5.0  # type: ignore[attr-defined]
-
-
-def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of: ReportOf) -> None:
-    overrides = ["+experiment=maze", "env.env_config={sze: 4}", "connectors.learner.0.append.x=1"]
-    report = report_of(overrides[:2], config_dir)
-    assert "SmallMaze does not take the argument sze" in report
-    assert "override env.env_config={sze: 4}" in report
-    assert "did you mean  size" in report
-    assert "size, walls" in report
-
-
-@pytest.mark.parametrize("target", ["Anything", "make_maze", "Maze"])
-def test_good_targets_pass(config_dir: Path, target: str) -> None:
-    config_from("+experiment=maze", f"env._target_=my_lab.code.{target}", config_dir=config_dir)
-
-
-def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:
-    report = report_of(["+experiment=maze", "env._target_=my_lab.code.SmalMaze"], config_dir)
-    assert "my_lab.code does not define SmalMaze" in report
-    assert "did you mean  SmallMaze" in report
