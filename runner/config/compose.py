@@ -137,7 +137,7 @@ class _Composition:
             unresolved["stop"] = values["stop"] = self.provenance.flatten_stop(stop)
         return Composed(
             values,
-            {name: self.provenance.sources.get(name, DEFAULT_SOURCE) for name in self._all_keys(values)},
+            dict.fromkeys(leaf_values(values), DEFAULT_SOURCE) | self.provenance.sources,
             self.texts,
             experiment,
             tuple(self.problems),
@@ -185,9 +185,6 @@ class _Composition:
 
     def _where_in_hydra(self, key: str) -> str:
         return next((line.where for line in reversed(self.lines) if line.key == key), key)
-
-    def _all_keys(self, values: dict[str, Any]) -> list[str]:
-        return [*leaf_values(values) | dict.fromkeys(self.provenance.sources)]
 
     def _leave_out_unusable(self) -> None:
         for line in list(self.lines):

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,47 +23,38 @@ _NAMES_OF_MLFLOW = ("databricks", "databricks-uc")
 
 def absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a configuration with absolute local paths; URLs and references are unchanged."""
-    made = {name: _absolute_fields(block, _path_fields().get(name, ())) for name, block in values.items()}
-    if isinstance(values.get("offline"), Mapping):
-        made = _with_other_places(made, values)
+    keys = _path_keys() - _other_places(values.get("offline"))
+    made = {name: _absolute_fields(block, name, keys) for name, block in values.items()}
     agents = values.get("multi_agent")
     if isinstance(agents, Mapping) and isinstance(agents.get("modules"), Mapping):
-        of_module = _path_fields()["module"]
-        modules = {module_id: _absolute_fields(block, of_module) for module_id, block in agents["modules"].items()}
+        modules = {id_: _absolute_fields(block, "module", keys) for id_, block in agents["modules"].items()}
         made["multi_agent"] = {**agents, "modules": modules}
     return made
 
 
 @cache
-def _path_fields() -> dict[str, tuple[str, ...]]:
-    """Return block -> fields with paths."""
+def _path_keys() -> frozenset[str]:
+    """Return the dotted keys of fields with paths."""
     blocks = {name: kind for name, kind in typing.get_type_hints(ExperimentConfig).items() if isinstance(kind, type)}
-    return {
-        name: tuple(one.name for one in dataclasses.fields(kind) if (found := option_of(one)) and found.is_path)
+    return frozenset(
+        f"{name}.{field.name}"
         for name, kind in blocks.items()
-        if dataclasses.is_dataclass(kind)
-    }
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
+        if (found := option_of(field)) and found.is_path
+    )
 
 
-def _with_other_places(made: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, with `offline.input_` and `output` as given if they are not local files."""
-    offline = values["offline"]
-    given: dict[str, list[str]] = {"offline": [], "evaluation": []}
-    if not names_files(offline, "input"):
-        given = {"offline": ["input_"], "evaluation": ["offline_evaluation_input_"]}
-    if not names_files(offline, "output"):
-        given["offline"] = [*given["offline"], "output"]
-    for block, names in given.items():
-        before = values.get(block)
-        if isinstance(before, Mapping):
-            made[block] = {**made[block], **{name: before[name] for name in names if name in before}}
-    return made
+def _other_places(offline: Any) -> set[str]:
+    """Return the keys of recorded data that are not local files."""
+    keys = {"input": {"offline.input_", "evaluation.offline_evaluation_input_"}, "output": {"offline.output"}}
+    others = [direction for direction in keys if isinstance(offline, Mapping) and not names_files(offline, direction)]
+    return {key for direction in others for key in keys[direction]}
 
 
-def _absolute_fields(block: Any, names: tuple[str, ...]) -> Any:
-    if not isinstance(block, Mapping) or not names:
+def _absolute_fields(block: Any, name: str, keys: Set[str]) -> Any:
+    if not isinstance(block, Mapping):
         return block
-    return {name: _absolute(value) if name in names else value for name, value in block.items()}
+    return {field: _absolute(value) if f"{name}.{field}" in keys else value for field, value in block.items()}
 
 
 def _absolute(value: Any) -> Any:

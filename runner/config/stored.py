@@ -56,7 +56,9 @@ def compose_stored(
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     edits = [line for line in usable if changes_edits(line.text)]
     others = [line for line in usable if line not in edits]
-    provenance = _record_edits(config, places, edits) if edits else Provenance(places)
+    provenance = Provenance(places, {name: len(earlier) for name, earlier in edits_in(config).items()} if edits else {})
+    for line in edits:
+        provenance.record_override(line)
     places = provenance.sources
     problems += set_values(config, usable)
     places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
@@ -90,15 +92,6 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
     except (OmegaConfBaseException, TooLargeError) as error:
         what = f"the stored configuration and its overrides cannot be resolved: {str(error).splitlines()[0]}"
         raise ConfigError([Problem(what, CHECKPOINT_SOURCE)]) from error
-
-
-def _record_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> Provenance:
-    """Return the source of each key, with the edits that the overrides add to `config`."""
-    counts = {name: len(edits) for name, edits in edits_in(config).items()}
-    provenance = Provenance(places, counts)
-    for line in lines:
-        provenance.record_override(line)
-    return provenance
 
 
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
