@@ -51,7 +51,6 @@ from runner.config.resolvers import find_references, register_value_resolvers
 from runner.config.yaml_files import YAMLError, locate_keys
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
-_MISSING = "???"  # mandatory value in YAML
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
 # The other keys of Hydra take effect in sweeps with Hydra's sweepers only.
 _HYDRA_KEYS = (_RUN_DIR, _SWEEP_DIR, "hydra.job.name", "hydra.searchpath")
@@ -72,7 +71,7 @@ def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None)
 def prepare_hydra(config_dir: Path | None) -> None:
     """Register the defaults and resolvers that `conf/config.yaml` refers to."""
     dirs = search_dirs(config_dir)
-    register_defaults(dirs)
+    register_defaults()
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
     for chooses in (module_of, env_defaults_of, connectors_of):
         OmegaConf.register_new_resolver(chooses.__name__, partial(chooses, dirs=dirs), replace=True)
@@ -116,7 +115,10 @@ class _Composition:
         if config is None:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
-        experiment, run_dir, run_url = self._chosen_experiment(config), self._folder(config, _RUN_DIR), None
+        experiment = self._chosen_experiment(config)
+        for key in ["algorithm", *module_algorithm_keys(config)]:
+            _underlay_defaults(config, key)
+        run_dir, run_url = self._folder(config, _RUN_DIR), None
         is_run_dir_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
         if run_dir is not None and is_url(run_dir):
             run_url = run_dir.rstrip("/")
@@ -126,8 +128,6 @@ class _Composition:
         self._check_sweep_dir(sweep_dir)
         with open_dict(config):
             del config["hydra"]
-        for key in ["algorithm", *module_algorithm_keys(config)]:
-            self._underlay_algorithm(config, key)
         rename_all(config)
         unresolved = absolute_paths(_plain(config))
         values = absolute_paths(self._resolve(config))
@@ -301,30 +301,6 @@ class _Composition:
             return "+".join(str(name) for name in choice)
         return None if choice is None else str(choice)
 
-    def _underlay_algorithm(self, config: DictConfig, key: str) -> None:
-        """Complete an algorithm's block with the defaults of its `schema`."""
-        algorithm = OmegaConf.select(config, key)
-        if not isinstance(algorithm, DictConfig):
-            return
-        try:
-            defaults = default_values(load_schema(str(algorithm.get("schema"))))
-        except SchemaError:
-            return
-        if key != "algorithm":
-            defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
-        names = [str(name) for name in algorithm]
-        kept_names = [name for name in names if name in defaults or self._is_given(f"{key}.{name}")]
-        values = _plain(algorithm)
-        is_complete = set(leaf_values(defaults)) <= set(leaf_values(values)) and _MISSING not in values.values()
-        if is_complete and kept_names == names:
-            return
-        kept = OmegaConf.masked_copy(algorithm, kept_names)
-        OmegaConf.update(config, key, OmegaConf.merge(OmegaConf.create(defaults), kept), merge=False, force_add=True)
-
-    def _is_given(self, name: str) -> bool:
-        known = [*self.provenance.sources, *self.provenance.blocks]
-        return any(key == name or key.startswith(f"{name}.") for key in known)
-
     def _check_experiment_header(self, values: dict[str, Any]) -> None:
         """Report a file without `# @package _global_`, whose keys would end up below `experiment`."""
         if values.pop("experiment", None) is None:
@@ -374,6 +350,31 @@ class _Composition:
                 node[key] = None
                 if isinstance(node, DictConfig):
                     del node[key]
+
+
+def _underlay_defaults(config: DictConfig, key: str) -> None:
+    """Complete an algorithm's block with the defaults of its `schema`; validation reports an invalid one."""
+    algorithm = OmegaConf.select(config, key)
+    if not isinstance(algorithm, DictConfig):
+        return
+    try:
+        defaults = default_values(load_schema(str(algorithm.get("schema"))))
+    except SchemaError:
+        return
+    if key != "algorithm":
+        defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
+    OmegaConf.update(config, key, _completed(_plain(algorithm), defaults), merge=False, force_add=True)
+
+
+def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return nested values, completed by defaults."""
+    made = dict(defaults)
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(made.get(name), dict):
+            made[name] = _completed(value, made[name])
+        elif value != "???" or name not in made:
+            made[name] = value
+    return made
 
 
 def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The defaults of the dataclasses as plain values, and as base nodes of `conf/config.yaml`."""
+"""The defaults of the dataclasses as plain values, and as the base of `conf/config.yaml`."""
 
 from __future__ import annotations
 
@@ -112,18 +112,12 @@ def _resolve_hints(schema: type) -> None:
     typing.get_type_hints(schema)
 
 
-# Node of Hydra's store -> dataclass of its defaults; creating a node again takes milliseconds.
-_STORED: dict[str, type] = {}
-
-
-def register_defaults(dirs: Sequence[Path]) -> None:
-    """Put the defaults into Hydra's ConfigStore: one node for the blocks, and one per algorithm."""
-    _store_defaults("schema/experiment", ExperimentConfig, leave_out="algorithm")
-    for name, path in list_options(dirs, "algorithm").items():
-        try:
-            _store_defaults(f"schema/algorithm/{name}", load_schema(_schema_in(path, file_version(path))))
-        except (SchemaError, YAMLError, AttributeError, OSError):
-            continue  # reported when this algorithm is chosen
+@cache
+def register_defaults() -> None:
+    """Put the defaults of all blocks but `algorithm` into Hydra's ConfigStore."""
+    values = default_values(ExperimentConfig)
+    del values["algorithm"]  # its dataclass depends on the experiment
+    ConfigStore.instance().store(group="schema", name="experiment", node=values)
 
 
 @lru_cache(maxsize=256)
@@ -135,19 +129,3 @@ def _built_on(path: Path, _version: tuple[int, ...]) -> str:
         return ""
     names = [one for one in defaults if isinstance(one, str)] if isinstance(defaults, list) else []
     return next((name for name in names if name != "_self_"), "")
-
-
-@lru_cache(maxsize=256)
-def _schema_in(path: Path, _version: tuple[int, ...]) -> str:
-    schema: str = read_yaml(path).get("schema", "")
-    return schema
-
-
-def _store_defaults(node: str, schema: type, leave_out: str = "") -> None:
-    if _STORED.get(node) is schema:
-        return
-    values = default_values(schema)
-    values.pop(leave_out, None)
-    group, _, name = node.rpartition("/")
-    ConfigStore.instance().store(group=group, name=name, node=values)
-    _STORED[node] = schema

@@ -98,6 +98,11 @@ def test_values_know_where_they_came_from() -> None:
     assert composed.where("algorithm.gamma") is None
 
 
+def test_the_run_dir_may_refer_to_a_default_of_the_algorithm() -> None:
+    composed = compose_experiment([CARTPOLE, "algorithm=ppo_sb3", "hydra.run.dir=runs/${algorithm.gamma}"])
+    assert (composed.run_dir, composed.problems) == ("runs/0.99", ())
+
+
 def test_interpolations_follow_overrides() -> None:
     config = config_from(CARTPOLE, "algorithm.lambda_=0.5")
     assert config.algorithm.learner_pipeline[1]["append"]["lambda_"] == 0.5

@@ -31,6 +31,7 @@ class Connector(Connector):
 
 @dataclass(frozen=True)
 class MyPPOConfig(PPOConfig):
+    gamma: float = 0.5
     temperature: float = 2.0
 """
 EXPERIMENT = """# @package _global_
@@ -83,3 +84,4 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
     ]
     config = config_from(*overrides, config_dir=config_dir)
     assert config.algorithm.temperature == 5.0  # type: ignore[attr-defined]
+    assert config.algorithm.gamma == 0.5
