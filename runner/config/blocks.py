@@ -49,8 +49,7 @@ class EnvConfig:
     max_replayed_steps: int = option(
         100_000,
         "longest unfinished episode that `resume` replays; if it is longer, a new episode starts, unless the "
-        "environment "
-        "has get_state and set_state",
+        "environment has get_state and set_state",
         unit="env steps",
         minimum=0,
     )
@@ -147,8 +146,7 @@ class EnvRunnersConfig:
     restart_failed_sub_environments: bool = option(
         False,
         "recreate a sub-environment that raises an error or hangs, and abort its episode, while the others keep "
-        "running; "
-        "false ends the run",
+        "running; false ends the run",
     )
     env_step_timeout_s: float | None = option(
         None,
@@ -247,8 +245,7 @@ class RayConfig:
     address: str | None = option(
         None,
         "cluster to join: host:port, or auto for a running cluster on this machine; local: start one; null: the "
-        "variable "
-        "RAY_ADDRESS if it is set, else local",
+        "variable RAY_ADDRESS if it is set, else local",
     )
     actor_start_timeout_s: float = option(
         300.0,
@@ -258,6 +255,9 @@ class RayConfig:
         above=0,
         maximum=_LONGEST_S,
     )
+
+
+_ACTIVATIONS = ("tanh", "relu", "silu", "elu", "gelu", "linear")
 
 
 @dataclass(frozen=True)
@@ -272,11 +272,7 @@ class ModuleConfig:
         choices=("mlp", "simba", "simba_v2"),
     )
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)
-    fcnet_activation: str = option(
-        "tanh",
-        "activation after each hidden layer",
-        choices=("tanh", "relu", "silu", "elu", "gelu", "linear"),
-    )
+    fcnet_activation: str = option("tanh", "activation after each hidden layer", choices=_ACTIVATIONS)
     fcnet_kernel_initializer: str | None = option(
         None,
         "function of torch.nn.init for the encoder's weights, for example orthogonal_; null: torch's default",
@@ -307,11 +303,7 @@ class ModuleConfig:
         None,
         "images: [out_channels, kernel, stride] of each unpadded convolution; null: chosen by the size of the image",
     )
-    conv_activation: str = option(
-        "relu",
-        "images: activation after each convolution",
-        choices=("tanh", "relu", "silu", "elu", "gelu", "linear"),
-    )
+    conv_activation: str = option("relu", "images: activation after each convolution", choices=_ACTIVATIONS)
     conv_use_layernorm: bool = option(
         False, "images: layer normalisation over channels and pixels before each activation of the convolutions"
     )
@@ -320,9 +312,7 @@ class ModuleConfig:
     conv_bias_initializer: str | None = option(None, "function of torch.nn.init for the convolutions' biases")
     conv_bias_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_hiddens: list[int] = option([], "widths of hidden layers between encoder and outputs", minimum=1)
-    head_fcnet_activation: str = option(
-        "relu", "activation in the heads", choices=("tanh", "relu", "silu", "elu", "gelu", "linear")
-    )
+    head_fcnet_activation: str = option("relu", "activation in the heads", choices=_ACTIVATIONS)
     head_fcnet_kernel_initializer: str | None = option(None, "function of torch.nn.init for the heads' weights")
     head_fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "keyword arguments of this function")
     head_fcnet_bias_initializer: str | None = option(None, "function of torch.nn.init for the heads' biases")

@@ -30,8 +30,7 @@ class LeagueConfig(FeatureBlock):
     opponents: dict[str, float] = option(
         {LATEST: 0.5, PRIORITISED: 0.5},
         "kind: share of the episodes. latest: the module itself, which also learns from these episodes; uniform: a "
-        "random "
-        "snapshot; prioritised: preferably snapshots that are hard to beat; fixed: a random player of `fixed`",
+        "random snapshot; prioritised: preferably snapshots that are hard to beat; fixed: a random player of `fixed`",
     )
     prioritised_power: float = option(
         2.0, "prioritised: a snapshot is drawn in proportion to (1 - score against it) to this power", minimum=0

@@ -14,7 +14,6 @@ _OF_RUNS: Mapping[str, str] = {
     "num_gradient_steps_lifetime": "gradient updates",
     "training_intensity": "trained env steps per sampled env step",
     "num_episodes_lifetime": "episodes",
-    "env_steps_per_s": "env steps per second",
     "time_this_iter_s": "seconds per iteration",
     "time_total_s": "seconds of training",
     "timers/learner_update": "time for updates (s)",
@@ -78,8 +77,6 @@ _OF_EPISODES: Mapping[str, str] = {
     "num_episodes": "{}episodes per iteration",
 }
 _OF_LEARNERS: Mapping[str, str] = {
-    "total_loss": "total loss",
-    "policy_loss": "policy loss",
     "vf_loss": "value loss",
     "qf_loss": "Q loss",
     "cql_loss": "CQL loss",
@@ -105,7 +102,6 @@ _OF_BUFFERS: Mapping[str, str] = {
     "num_env_steps": "stored env steps",
     "num_bytes": "memory (bytes)",
     "age_of_oldest": "age of the oldest row (batches)",
-    "mean_priority": "mean priority",
     "num_shard_restarts": "restarts of shards",
 }
 _OF_RECORDED_DATA: Mapping[str, str] = {

@@ -69,8 +69,7 @@ class OfflineConfig:
     input_read_schema: dict[str, Any] = option(
         {},
         "tables: runner's name: name in the files (obs: o_t), or a list of columns with one feature each (obs: [x, "
-        "y]); "
-        "other columns keep their names",
+        "y]); other columns keep their names",
     )
     input_read_episodes: bool | None = option(
         None, "rows are episodes of runner or RLlib (false: rows are steps); null: detected from the files"
@@ -150,8 +149,7 @@ class OfflineConfig:
     output_write_method_kwargs: dict[str, Any] = option(
         {},
         "for Parquet: compression, row_group_size, ...; for JSON: compression; for CSV: compression, delimiter, ...; "
-        "for "
-        "a function: its keyword arguments, and columns: ordered names",
+        "for a function: its keyword arguments, and columns: ordered names",
     )
     output_filesystem: str | None = option(
         None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: chosen by the path"
