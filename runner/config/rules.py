@@ -227,24 +227,21 @@ def find_metric_problems(name: str, known: dict[str, str], config: ExperimentCon
     """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return
-    what, expected = f"this run does not produce the metric {name}", list_names(known, name, 12, MOST_USED)
-    if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
-        what += ", because evaluation.offline_evaluation_interval is null"
+    reason, evaluation = "", config.evaluation
+    nearest: str | None = None
+    if name.startswith(PREFIX) and evaluation.offline_evaluation_interval is None:
+        reason = ", because evaluation.offline_evaluation_interval is null"
         expected = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
-        yield Problem(what, where, name, expected)
-        return
-    if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
-        what += ", because evaluation.evaluation_interval is null"
-        yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
-        return
-    if name.startswith("env_runners/") and not any(one.startswith("env_runners/") for one in known):
-        what += ", because it does not sample"
-        of_evaluation = f"evaluation/{name}"
+    elif name.startswith("evaluation/") and not name.startswith(PREFIX) and evaluation.evaluation_interval is None:
+        reason = ", because evaluation.evaluation_interval is null"
+        expected = "evaluation.evaluation_interval=10, or a metric of training"
+    elif name.startswith("env_runners/") and not any(one.startswith("env_runners/") for one in known):
+        reason, of_evaluation = ", because it does not sample", f"evaluation/{name}"
         expected = of_evaluation if of_evaluation in known else f"{of_evaluation} with evaluation=periodic"
-        yield Problem(what, where, name, expected)
-        return
-    nearest = nearest_match(name, known) or _same_last_part(name, known)
-    yield Problem(what, where, name, expected, nearest)
+    else:
+        expected = list_names(known, name, 12, MOST_USED)
+        nearest = nearest_match(name, known) or _same_last_part(name, known)
+    yield Problem(f"this run does not produce the metric {name}{reason}", where, name, expected, nearest)
 
 
 def _same_last_part(name: str, known: dict[str, str]) -> str | None:

@@ -50,9 +50,7 @@ def _updates_per_env_step(config: ExperimentConfig) -> float:
         return 0.0
     algorithm = config.algorithm
     of_learner = algorithm.train_batch_size_per_learner
-    minibatch_size = getattr(algorithm, "minibatch_size", None) or of_learner
-    num_epochs = getattr(algorithm, "num_epochs", None) or 1
-    updates = num_epochs * ceil(of_learner / minibatch_size)
+    updates = algorithm.num_epochs * ceil(of_learner / (algorithm.minibatch_size or of_learner))
     return (training_ratio(config) or 1.0) * updates / train_batch_size(config)
 
 
