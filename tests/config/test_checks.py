@@ -62,6 +62,21 @@ def test_bounds_hold_for_items_and_exclude_nan() -> None:
         assert problem.expected == "a list of integers >= 1 and < 5"
 
 
+@pytest.mark.parametrize(
+    ("schedule", "fault"),
+    [
+        ([[0, 1.0], [10, 0.5]], None),
+        ([[0, 1.0], [10, 0.5], [5, 0.5]], "its env steps must ascend"),
+        ([[0, 1.0], 7], "every item must be [env_steps, value]"),
+        ([[0, -0.5]], "value -0.5 is out of range"),
+    ],
+)
+def test_a_schedule(schedule: list[Any], fault: str | None) -> None:
+    option = Option("", minimum=0, is_schedule=True)
+    problem = check_value("x", schedule, float | list[list[float]], option)
+    assert (problem and problem.what) == (fault and f"x is not a valid schedule: {fault}")
+
+
 @pytest.mark.parametrize("annotation", [int, float, int | float])
 def test_a_huge_number(annotation: Any) -> None:
     problem = check_value("x", 10**400, annotation, Option("", maximum=5))
