@@ -219,7 +219,6 @@ class _Composition:
         return describe_idle(line, _HYDRA_KEYS)
 
     def _leave_out(self, line: OverrideLine) -> None:
-        """Continue without this override."""
         self.lines.remove(line)
         if line.is_group:
             self.unread.add(line.key)

@@ -123,7 +123,6 @@ def _check_kind(key: str, path: str) -> Iterator[Problem]:
 
 
 def _check_connectors(key: str, connectors: Any) -> Iterator[Problem]:
-    """Yield the problems of the connectors of a nested pipeline."""
     if not isinstance(connectors, list):
         yield Problem(f"{key} must be a list of connectors", key, show_value(connectors), "[{_target_: ...}, ...]")
         return

@@ -66,7 +66,6 @@ def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[s
 
 
 def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
-    """Return overrides of single keys as nested values."""
     config = OmegaConf.create({})
     what = "an experiment file cannot remove a key"
     removed = [line for line in lines if line.parsed.is_delete() and not line.key.startswith("stop.")]  # null in `stop`

@@ -170,7 +170,6 @@ def find_info_metric_problems(config: ExperimentConfig, taken: set[str]) -> Iter
 
 
 def _fault(name: str, block: Any) -> Problem | None:
-    """Return the problem of a metric, or None."""
     if not _NAME.fullmatch(str(name)):
         what = "the name of a metric from infos must begin with env_runners/"
         return Problem(what, None, str(name), "for example env_runners/is_success")
@@ -193,7 +192,6 @@ def _fault(name: str, block: Any) -> Problem | None:
 
 
 def _fault_of_edges(edges: Any) -> Problem | None:
-    """Return the problem of `histogram`, or None."""
     are_numbers = isinstance(edges, list) and all(type(edge) in (int, float) and math.isfinite(edge) for edge in edges)
     if are_numbers and all(low < high for low, high in pairwise(edges)):
         return None
@@ -203,7 +201,6 @@ def _fault_of_edges(edges: Any) -> Problem | None:
 
 
 def _fault_of_groups(by: Any) -> Problem | None:
-    """Return the problem of `by`, or None."""
     what = "by must map the key of an info to a list of values"
     expected = "for example {task: [easy, hard]}; values are strings (letters, digits, - and _), numbers, true or false"
     if not isinstance(by, dict):

@@ -44,7 +44,6 @@ def experiment_schema(dirs: Sequence[Path]) -> Schema:
 
 
 def _blocks() -> Schema:
-    """Return the properties of an experiment."""
     properties = dict(schema_of_class(ExperimentConfig)["properties"])
     properties[_ALGORITHM] = {"description": "The algorithm: its loss, its training loop and their options."}
     metrics = producible_metrics(ExperimentConfig(evaluation=EvaluationConfig(evaluation_interval=1)))

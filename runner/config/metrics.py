@@ -252,7 +252,6 @@ def uses_gpus(config: ExperimentConfig) -> bool:
 
 
 def _env_metrics(config: ExperimentConfig) -> Mapping[str, str]:
-    """Return the metrics of environments or external simulators."""
     if config.env.is_external:
         return _EXTERNAL_METRICS
     return _RESTART_METRICS if config.env_runners.restart_failed_sub_environments else {}

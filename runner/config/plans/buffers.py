@@ -191,7 +191,6 @@ def _find_faults(key: str, block: object) -> Iterator[Problem]:
 
 
 def _stores(step: PlanStep) -> bool:
-    """Return whether a step stores to its buffer."""
     return step.is_a(*_STORES) and not (isinstance(step.config, MixInReplayConfig) and not step.config.store)
 
 
@@ -236,5 +235,4 @@ def _find_other_buffer(step: PlanStep, before: Plan) -> Iterator[Problem]:
 
 
 def _last(before: Plan, *kinds: type[OperatorConfig]) -> PlanStep | None:
-    """Return the last step of one of these kinds."""
     return next((step for step in reversed(before) if isinstance(step.config, kinds)), None)

@@ -240,7 +240,6 @@ def find_queue_problems(plan: Plan, given: Mapping[str, Items]) -> Iterator[Prob
 
 
 def _find_capacity_problems(plan: Plan) -> Iterator[Problem]:
-    """Find queues for which different capacities are configured."""
     first: dict[str, tuple[str, int]] = {}
     for step in steps_of(plan):
         if isinstance(step.config, EnqueueConfig):
