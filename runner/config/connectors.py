@@ -17,7 +17,6 @@ from runner.config.targets import (
     PIPELINE,
     PIPELINE_KINDS,
     Given,
-    TargetFault,
     describe_fault,
     find_target_fault,
     is_subclass,
@@ -98,7 +97,7 @@ def _check_connector(key: str, connector: Any) -> Iterator[Problem]:
         yield Problem(what, key, path, expected)
 
 
-def _find_fault(path: str, connector: dict[str, Any], is_pipeline: bool) -> TargetFault | None:
+def _find_fault(path: str, connector: dict[str, Any], is_pipeline: bool) -> Problem | None:
     given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, connector)
     arguments = [str(name) for name in connector if name not in INSTANTIATE_KEYS]
     fault = find_target_fault(path, arguments, kinds=CONNECTORS, given=given)

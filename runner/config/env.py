@@ -94,8 +94,8 @@ def _check_call(
     fault = find_target_fault(target, [str(name) for name in arguments], kinds=ENVIRONMENTS, given=given)
     if fault is None:
         return
-    if fault.arguments:
-        key = next((f"{arguments_key}.{name}" for name in fault.arguments if name in arguments), arguments_key)
+    if fault.where is not None:
+        key = f"{arguments_key}.{fault.where}" if fault.where in arguments else arguments_key
         yield describe_fault(arguments_key, fault, show_value(arguments), f"{key} or {path_key}")
     else:
         yield describe_fault(path_key, fault, target)

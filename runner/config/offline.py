@@ -308,8 +308,7 @@ def _check_prelearner_arguments(offline: OfflineConfig) -> Iterator[Problem]:
     buffer, arguments = offline.prelearner_buffer_class, offline.prelearner_buffer_kwargs
     fault = find_target_fault(buffer or DEFAULT_BUFFER, list(arguments)) if buffer or arguments else None
     if fault is not None:
-        is_found = find_target_fault(buffer or DEFAULT_BUFFER) is None
-        key = "prelearner_buffer_kwargs" if is_found else "prelearner_buffer_class"
+        key = "prelearner_buffer_class" if fault.where is None else "prelearner_buffer_kwargs"
         yield describe_fault(f"offline.{key}", fault, show_value(getattr(offline, key)))
     key, got = "offline.prelearner_kwargs", show_value(offline.prelearner_kwargs)
     if offline.prelearner_kwargs and offline.prelearner_class is None:

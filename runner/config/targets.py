@@ -19,24 +19,6 @@ from runner.config.source_modules import MissingNameError, SourceModule, Unknowa
 
 
 @dataclass(frozen=True)
-class TargetFault:
-    """A fault of a dotted path or of the arguments of its target.
-
-    Attributes:
-        arguments: names of unknown or missing arguments; empty if the path is at fault.
-        is_missing: whether the arguments are missing.
-        fix: advice, or None.
-    """
-
-    what: str
-    expected: str | None = None
-    nearest: str | None = None
-    arguments: tuple[str, ...] = ()
-    is_missing: bool = False
-    fix: str | None = None
-
-
-@dataclass(frozen=True)
 class Given:
     """Arguments that runner passes: a number by position, and others by name if the target accepts them."""
 
@@ -143,8 +125,10 @@ def find_target_fault(
     kinds: Kinds | None = None,
     given: Given = NOTHING_GIVEN,
     is_partial: bool = False,
-) -> TargetFault | None:
-    """Return the fault of a dotted path to a class or function, or None.
+) -> Problem | None:
+    """Return the problem of a dotted path to a class or function, or None.
+
+    `where` is the first unknown or missing argument; None if the path is at fault.
 
     Args:
         path: `package.module.Name`.
@@ -154,23 +138,22 @@ def find_target_fault(
         is_partial: whether missing arguments are given later.
     """
     if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
-        return TargetFault(f"{path} is not the dotted path of a class or function", "package.module.Name")
+        return Problem(f"{path} is not the dotted path of a class or function", expected="package.module.Name")
     if path.split(".")[0] in sys.stdlib_module_names:
-        return TargetFault(f"{path} is part of Python itself", "a class or function of an installed package")
+        return Problem(f"{path} is part of Python itself", expected="a class or function of an installed package")
     try:
         found = resolve(path)
     except MissingNameError as missing:
-        nearest = nearest_match(missing.name, missing.options)
-        return TargetFault(str(missing), list_names(missing.options, missing.name) or None, nearest, fix=missing.fix)
+        expected, nearest = list_names(missing.options, missing.name), nearest_match(missing.name, missing.options)
+        return Problem(str(missing), expected=expected or None, nearest=nearest, fix=missing.fix)
     except UnknowableError:
         return None
     if isinstance(found, SourceModule):
-        return TargetFault(f"{path} is a module, not a class or function")
+        return Problem(f"{path} is a module, not a class or function")
     fault = None if kinds is None else _find_kind_fault(path, found, kinds)
     if fault is not None or arguments is None:
         return fault
-    fault = _find_argument_fault(path, found, list(arguments), given)
-    return None if fault is not None and fault.is_missing and is_partial else fault
+    return _find_argument_fault(path, found, list(arguments), given, is_partial)
 
 
 def is_subclass(path: str, base: str) -> bool:
@@ -182,18 +165,21 @@ def is_subclass(path: str, base: str) -> bool:
         return False
 
 
-def _find_kind_fault(path: str, found: Definition, kinds: Kinds) -> TargetFault | None:
+def _find_kind_fault(path: str, found: Definition, kinds: Kinds) -> Problem | None:
     if not found.is_class:
-        return None if kinds.has_factories else TargetFault(f"{path} is a function", f"a subclass of {kinds.asked}")
+        fault = Problem(f"{path} is a function", expected=f"a subclass of {kinds.asked}")
+        return None if kinds.has_factories else fault
     try:
         if inherits(found, kinds.bases):
             return None
     except UnknowableError:
         return None
-    return TargetFault(f"{path} is not a subclass of {kinds.asked}")
+    return Problem(f"{path} is not a subclass of {kinds.asked}")
 
 
-def _find_argument_fault(path: str, found: Definition, arguments: list[str], given: Given) -> TargetFault | None:
+def _find_argument_fault(
+    path: str, found: Definition, arguments: list[str], given: Given, is_partial: bool
+) -> Problem | None:
     try:
         signature = signature_of(found).without_positional(given.num_positional)
     except UnknowableError:
@@ -203,11 +189,10 @@ def _find_argument_fault(path: str, found: Definition, arguments: list[str], giv
     listed = list_names(expected, unknown[0] if unknown else "") or "no arguments"
     if unknown:
         what = f"{name} does not take the argument {', '.join(unknown)}"
-        return TargetFault(what, listed, nearest_match(unknown[0], expected), tuple(unknown))
+        return Problem(what, unknown[0], None, listed, nearest_match(unknown[0], expected))
     missing = [key for key in signature.required if key not in (*arguments, *given.names)]
-    if missing:
-        what = f"{name} needs the argument {', '.join(missing)}"
-        return TargetFault(what, listed, arguments=tuple(missing), is_missing=True)
+    if missing and not is_partial:
+        return Problem(f"{name} needs the argument {', '.join(missing)}", missing[0], None, listed)
     return None
 
 
@@ -240,9 +225,9 @@ def find_target_block_problems(
     yield from find_target_problems(f"{key}._target_", str(block["_target_"]), arguments, kinds, given)
 
 
-def describe_fault(key: str, fault: TargetFault, got: str, where: str | None = None) -> Problem:
+def describe_fault(key: str, fault: Problem, got: str, where: str | None = None) -> Problem:
     """Return the problem of a key for a fault of its dotted path; `where` is another place of the problem."""
-    return Problem(f"{key}: {fault.what}", where or key, got, fault.expected, fault.nearest, fault.fix)
+    return replace(fault, what=f"{key}: {fault.what}", where=where or key, got=got)
 
 
 def names_code(key: str) -> bool:

@@ -180,13 +180,11 @@ def _find_faults(key: str, block: object) -> Iterator[Problem]:
         expected = "{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}"
         yield Problem(what, key, show_value(block), expected)
         return
-    fault = find_target_fault(path, kinds=REPLAY_BUFFERS)
-    if fault is not None:
-        yield describe_fault(f"{key}._target_", fault, path)
-        return
     arguments = [str(name) for name in block if name not in ("_target_", RECORDED)]
-    fault = find_target_fault(path, arguments)
-    if fault is not None:
+    fault = find_target_fault(path, arguments, kinds=REPLAY_BUFFERS)
+    if fault is not None and fault.where is None:
+        yield describe_fault(f"{key}._target_", fault, path)
+    elif fault is not None:
         yield describe_fault(key, fault, ", ".join(arguments))
 
 
