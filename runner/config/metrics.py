@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
@@ -288,57 +287,23 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     return kind.startswith(starts) or (is_learners and not config.multi_agent.is_mapping_complete)
 
 
-def check_metric_names(
-    config: ExperimentConfig,
-    agents_by_module: Mapping[str, Sequence[str]],
-    reported: Mapping[str, str],
-    of_callbacks: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def check_metric_names(config: ExperimentConfig, known: Mapping[str, str], of_plan: bool = False) -> None:
     """Check the metrics of `stop`, the checkpoint rule and sweeps when the agents are known.
-
-    `check_operator_metrics` checks metrics of operators.
 
     Args:
         config: the experiment.
-        agents_by_module: module id -> its agents, in environments with several agents.
-        reported: metric -> meaning for the connectors of the run.
-        of_callbacks: metric -> meaning for the callbacks of the run.
+        known: metric -> meaning.
+        of_plan: check the metrics of operators, instead of all others.
 
     Raises:
         ConfigError: no part of the run produces a metric.
     """
-    known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
-    _refuse_unknown([one for one in _named_metrics(config) if not one[1].startswith(PLAN)], known)
-
-
-def check_operator_metrics(config: ExperimentConfig, of_operators: Mapping[str, str]) -> None:
-    """Check metrics of the plan in `stop`, the checkpoint rule and sweeps when the operators exist.
-
-    Args:
-        config: the experiment.
-        of_operators: metric -> meaning for the operators.
-
-    Raises:
-        ConfigError: no operator reports a metric.
-    """
-    _refuse_unknown([one for one in _named_metrics(config) if one[1].startswith(PLAN)], of_operators)
-
-
-def _named_metrics(config: ExperimentConfig) -> list[tuple[str, str]]:
-    """Return key and metric of all references."""
     named = [(f"stop.{name}", name) for name in config.stop]
-    return [
-        *named,
-        ("checkpoint.metric", config.checkpoint.metric),
-        *(("sweep.metric", name) for name in config.objectives),
-    ]
-
-
-def _refuse_unknown(named: Sequence[tuple[str, str]], known: Mapping[str, str]) -> None:
+    named += [("checkpoint.metric", config.checkpoint.metric), *(("sweep.metric", name) for name in config.objectives)]
     problems = [
         Problem(f"this run does not produce the metric {name}", key, name, nearest=nearest_match(name, known))
         for key, name in named
-        if name not in known
+        if name.startswith(PLAN) == of_plan and name not in known
     ]
     if problems:
         raise ConfigError(problems)

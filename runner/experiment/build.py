@@ -13,7 +13,7 @@ import torch
 from runner.callbacks import Callbacks
 from runner.config.declared_metrics import with_evaluation
 from runner.config.info_metrics import read_info_metrics
-from runner.config.metrics import check_metric_names, uses_gpus
+from runner.config.metrics import check_metric_names, producible_metrics, uses_gpus
 from runner.config.offline import OfflineConfig
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans.needs import needs_of
@@ -150,7 +150,7 @@ def check_metrics(config: ExperimentConfig, built_modules: Mapping[str, BuiltMod
     """Check the metrics that `stop`, the checkpoint rule and sweeps name; see `check_metric_names`."""
     of_connectors = reported_metrics(config, built_modules)
     of_callbacks = with_evaluation(callbacks.reported_metrics, config)
-    check_metric_names(config, _agents_of(built_modules), of_connectors, of_callbacks)
+    check_metric_names(config, producible_metrics(config, _agents_of(built_modules), of_connectors) | of_callbacks)
 
 
 def _agents_of(built_modules: Mapping[str, BuiltModule]) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.metrics import check_operator_metrics
+from runner.config.metrics import check_metric_names
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
 from runner.config.plans.steps import KEY, PlanStep, read_plan
 from runner.config.plans.steps import Plan as Steps
@@ -31,7 +31,7 @@ def make_plan(context: PlanContext) -> Plan:
     steps = read_plan(context.config.algorithm.plan)
     node = _node_of_function(steps[0], context) if steps[0].is_function else _node_of(steps, None, context)
     if context.operators:
-        check_operator_metrics(context.config, context.reported_metrics)
+        check_metric_names(context.config, context.reported_metrics, of_plan=True)
     ends = [isinstance(operator, StandardMetricsReporting) for operator in context.operators.values()]
     return Plan(node if any(ends) else StandardMetricsReporting(context)(node), context)
 
