@@ -212,11 +212,8 @@ class _Composition:
 
     def _find_idle(self, line: OverrideLine) -> Problem | None:
         """Find an override of Hydra that only Hydra's sweepers would follow."""
-        if not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS:
-            return None
-        if self._is_for_other_sweeper:
-            return None
-        return describe_idle(line, _HYDRA_KEYS)
+        is_followed = not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS or self._is_for_other_sweeper
+        return None if is_followed else describe_idle(line, _HYDRA_KEYS)
 
     def _leave_out(self, line: OverrideLine) -> None:
         self.lines.remove(line)
@@ -407,9 +404,10 @@ def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
     """Report files of the user's folder that are hidden by built-in files with the same name."""
     ours, *theirs = dirs
     problems = []
-    for path in (path for folder in theirs if folder != ours for path in sorted(folder.rglob("*.yaml"))):
-        name = next(path.relative_to(folder) for folder in theirs if path.is_relative_to(folder))
-        if (ours / name).is_file():
-            what = f"{name.as_posix()} is hidden by a built-in file with the same name"
-            problems.append(Problem(what, display_path(path), fix="rename the file"))
+    for folder in theirs:
+        for path in sorted(folder.rglob("*.yaml")) if folder != ours else ():
+            name = path.relative_to(folder)
+            if (ours / name).is_file():
+                what = f"{name.as_posix()} is hidden by a built-in file with the same name"
+                problems.append(Problem(what, display_path(path), fix="rename the file"))
     return problems
