@@ -114,11 +114,8 @@ def find_ancestors(path: str) -> list[str]:
 
     The list is empty if the source cannot be analysed; unknown bases are skipped.
     """
-    try:
-        found = resolve(path)
-    except (MissingNameError, UnknowableError):
-        return []
-    return [] if isinstance(found, SourceModule) else list(dict.fromkeys(_lineage(found, MAX_DEPTH)))
+    found = _found(path)
+    return [] if found is None else list(dict.fromkeys(_lineage(found, MAX_DEPTH)))
 
 
 def _lineage(found: Definition, depth: int) -> Iterator[str]:
