@@ -194,9 +194,13 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None) -
     return None
 
 
-@cache
 def typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
     """Return field of a dataclass -> its type, and its `Option` or None."""
+    return _typed_fields(schema)
+
+
+@cache
+def _typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
     annotations = typing.get_type_hints(schema)
     fields = [field for field in dataclasses.fields(schema) if field.init]
     return {field.name: (annotations[field.name], option_of(field)) for field in fields}

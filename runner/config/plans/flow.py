@@ -176,8 +176,7 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig) -> Iterator[Pro
 def _find_no_shares(step: PlanStep, config: BranchesConfig) -> Iterator[Problem]:
     """Find operators with `round_robin_weights: auto` that lack a sampling or a training plan."""
     samples, trains = (
-        [any(inner.is_a(*kinds) for inner in steps_of(plan)) for plan in step.plans]
-        for kinds in (_SAMPLES, _TRAINS)
+        [any(inner.is_a(*kinds) for inner in steps_of(plan)) for plan in step.plans] for kinds in (_SAMPLES, _TRAINS)
     )
     if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
         return
