@@ -29,7 +29,7 @@ class SharedBodies:
         size: size in bytes.
 
     Raises:
-        OSError: the memory cannot be created.
+        OSError: the memory cannot be created, or is not a file, as on macOS.
     """
 
     def __init__(self, size: int) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from runner.config.rllink import RLlinkConfig
+from runner.rllink import receive_memory
 from runner.rllink.client import frames
 from runner.rllink.connection import Connection
 from runner.rllink.listener import Admission
 from runner.rllink.messages import MessageError
-from runner.rllink.receive_memory import Holding, ReceiveMemory
+from runner.rllink.receive_memory import Holding, ReceiveMemory, SharedBodies
 
 MB = 1_000_000
 
@@ -107,6 +113,21 @@ def test_those_that_wait_hold_a_quarter_at_most() -> None:
     assert honest.told == ["go on"]
     honest.release()
     assert memory.num_bytes == 0
+
+
+def test_shared_memory_that_is_not_a_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SharedMemory] = []
+
+    def make(**options: Any) -> SharedMemory:
+        made.append(SharedMemory(**options))
+        return made[-1]
+
+    monkeypatch.setattr(receive_memory, "SharedMemory", make)
+    monkeypatch.setattr(receive_memory, "_FOLDER", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        SharedBodies(4096)
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(made[0].name)
 
 
 def open_transport() -> MagicMock:
