@@ -204,6 +204,15 @@ def test_a_known_column_of_another_type_is_read_or_an_error(known: str, name: st
         assert inspect_data(OfflineConfig(input_=path)).steps
 
 
+@pytest.mark.parametrize("new_obs", [[[1.0, 2.0, 3.0]] * 6, [["a", "b"]] * 6, [{"x": 1.0, "y": 2.0}] * 6])
+def test_next_observations_have_the_form_of_observations(new_obs: list[Any], tmp_path: Path) -> None:
+    path = _file(tmp_path, new_obs=pa.array(new_obs))
+    with pytest.raises(DataError) as failure:
+        inspect_data(OfflineConfig(input_=path))
+    assert failure.value.problems[0].what.startswith("next observations and observations differ")
+    assert "column new_obs" in str(failure.value.problems[0].where)
+
+
 @pytest.mark.parametrize("name", _IN_MEMORY)
 def test_types_that_no_file_has(name: str) -> None:
     values, is_readable = _IN_MEMORY[name]
