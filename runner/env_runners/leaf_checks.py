@@ -61,7 +61,7 @@ class LeafChecks:
         dtype = getattr(rows, "dtype", None)
         if dtype is None or rows.shape != (num_rows, *self.shape):
             return False
-        return dtype is self.dtype or converts(rows, self.dtype)
+        return dtype is self.dtype or converts(np.asarray(rows), self.dtype)  # the rows of a library may be tensors
 
     def find_misfit(self, rows: Array) -> Misfit | None:
         """Return the rows with a value that is not finite, not in the space, or watched and out of bounds."""

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from runner.config.errors import RunFailure
 from runner.env_runners.env_runner import SingleAgentEnvRunner
@@ -90,6 +91,8 @@ def test_infinity_is_an_error_where_the_box_has_no_bounds(mode: str) -> None:
         (BOX, np.array([[0j, 1j]]), "got           dtype complex128"),
         (BOX, np.zeros((1, 2)), None),
         (BOX, np.zeros((1, 2), np.int64), None),
+        (BOX, torch.zeros(1, 2), None),
+        (gym.spaces.Discrete(3), torch.tensor([1.0]), "got           dtype float32"),
         (gym.spaces.Box(0, 255, (1,), np.uint8), np.array([[255]]), None),
     ],
 )
