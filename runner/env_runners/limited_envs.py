@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
 from runner.episodes import nested
-from runner.rows.infos import info_of
+from runner.rows.infos import Infos, info_of
 
 
 def limited(env: Any, max_episode_steps: int) -> Any:
@@ -46,14 +46,14 @@ class OnlySubEnvironment(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         obs, infos = self._env.reset(seed=seed, options=options)
-        return nested.take(obs, 0), info_of(infos, 0)
+        return nested.take(obs, 0), _only_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one env step."""
         actions = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], action)
         obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
         is_terminated, is_truncated = bool(terminateds[0]), bool(truncateds[0])
-        return nested.take(obs, 0), float(rewards[0]), is_terminated, is_truncated, info_of(infos, 0)
+        return nested.take(obs, 0), float(rewards[0]), is_terminated, is_truncated, _only_info(infos)
 
     def render(self) -> Any:
         """Return the rendered image of the environment."""
@@ -62,6 +62,13 @@ class OnlySubEnvironment(gym.Env[Any, Any]):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _only_info(infos: Infos) -> dict[str, Any]:
+    try:
+        return info_of(infos, 0)
+    except RunFailure:  # a key without a value per sub-environment, which concerns only readers of infos
+        return {}
 
 
 class LimitedMultiAgentEnv(MultiAgentEnv):

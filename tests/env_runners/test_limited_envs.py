@@ -1,8 +1,8 @@
-"""Environments of several agents with a limited number of env steps per episode."""
+"""Environments with a limited number of env steps per episode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +14,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.running_agents import FinishedEpisode, RunningAgents
 from tests.support.coded_agents import ALL, CodedAgentsEnv
+from tests.support.environments import CodedVectorEnv, coded_reward
 
 
 class Waits(MultiAgentEnv):
@@ -81,3 +82,19 @@ def test_episodes_end_like_those_of_the_environment_up_to_the_limit(seed: int, l
     whole = ends_of(lambda: CodedAgentsEnv(0, seed, 3))
     expected = [(length, is_terminated) if length <= limit else (limit, False) for length, is_terminated in whole]
     assert ends_of(lambda: limited(CodedAgentsEnv(0, seed, 3), limit)) == expected
+
+
+class SharesItsInfos(CodedVectorEnv):
+    """Its infos do not have a value per sub-environment, which is an error only if they are read."""
+
+    def _vector_infos(self, infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {"frames_per_second": 3.0}
+
+
+def test_infos_that_do_not_belong_to_single_sub_environments() -> None:
+    env = limited(SharesItsInfos(1, [50]), 2)
+    obs, info = env.reset(seed=0)
+    assert (obs.tolist(), info) == ([0, 0, 0], {})
+    env.step(0)
+    obs, reward, terminated, truncated, info = env.step(1)
+    assert (obs.tolist(), reward, terminated, truncated, info) == ([0, 2, 0], coded_reward(0, 2, 0), False, True, {})
