@@ -128,7 +128,7 @@ def run_speeds(
     peer_flags: Sequence[str] = (),
     per_iteration: int = 500,
 ) -> None:
-    """Run a comparison of speeds, and print speeds and targets; see `measured`. `unit` is also of `per_iteration`."""
+    """Run a comparison of speeds, and print speeds and targets; see `measured`. `per_iteration` is in `unit`."""
     peers, results, runs, machine = measured(description, name, known, peer_flags, unit)
     print(f"Median {unit}/s of {runs} of {per_iteration:,} {unit} each.\n")
     rows = [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers]

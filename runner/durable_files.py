@@ -55,7 +55,7 @@ def sync_folder(folder: Path) -> None:
 def locked(descriptor: int, patience_s: float) -> Iterator[bool]:
     """Lock an open file in this context, and yield whether it is locked.
 
-    It is not if the file system does not support locks, or if another process keeps its lock for `patience_s`.
+    It is not locked if the file system does not support locks, or if another process holds the lock for `patience_s`.
     """
     is_locked = _lock(descriptor, patience_s)
     try:

@@ -50,20 +50,17 @@ def runs_page(record: RunsRecord) -> RunsPage:
     """Return the page of the runs."""
     counts = Counter(run.status for run in record.runs)
     table = Table(_COLUMNS, [_row(number, run) for number, run in enumerate(record.runs)])
-    html = (
-        templates()
-        .from_string(_TEMPLATE.read_text(encoding="utf-8"))
-        .render(
-            path=str(record.path),
-            status=dict(counts.most_common()),
-            columns=table.columns,
-            rows=table.rows,
-            is_number=[table.is_number(column) for column in range(len(_COLUMNS))],
-            left_out=f"{record.num_left_out} older runs are left out; the page shows at most {MOST_RUNS}."
-            if record.num_left_out
-            else "",
-            data=_data(record.runs),
-        )
+    template = templates().from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    html = template.render(
+        path=str(record.path),
+        status=dict(counts.most_common()),
+        columns=table.columns,
+        rows=table.rows,
+        is_number=[table.is_number(column) for column in range(len(_COLUMNS))],
+        left_out=f"{record.num_left_out} older runs are left out; the page shows at most {MOST_RUNS}."
+        if record.num_left_out
+        else "",
+        data=_data(record.runs),
     )
     title = f"{record.path.absolute().name} - runs"
     document = render_document(title, Content(html, {}), [PAGE_SCRIPT, _SCRIPT], "media-src data:")

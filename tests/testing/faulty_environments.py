@@ -32,7 +32,7 @@ class Walk(gym.Env[Any, Any]):
         return self.spoilt(self._place, 1.0, self._t >= self._length, False, {})
 
     def spoilt(self, *answer: Any) -> Any:
-        """Do what is wrong in `step`."""
+        """Return the answer of `step`, which derived classes spoil."""
         return answer
 
 
@@ -149,7 +149,7 @@ class Walks(gym.vector.VectorEnv[Any, Any, Any]):
         return self.spoilt(self.places.copy(), rewards, self.is_done.copy(), np.zeros(self.num_envs, bool), infos)
 
     def spoilt(self, *answer: Any) -> Any:
-        """Do what is wrong in `step`."""
+        """Return the answer of `step`, which derived classes spoil."""
         return answer
 
 
@@ -237,7 +237,7 @@ class Passing(MultiAgentEnv):
         return self.spoilt(obs, {"right": 1.0}, ends, {"__all__": False}, {"right": {"t": self.t}})
 
     def spoilt(self, *answer: Any) -> Any:
-        """Do what is wrong in `step`."""
+        """Return the answer of `step`, which derived classes spoil."""
         return answer
 
 
