@@ -1,8 +1,9 @@
-"""Which cluster a process uses: never one that merely runs on this machine."""
+"""Which cluster a process uses (never one that merely runs on this machine), and the end of a process of Ray."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from runner.config.blocks import RayConfig
 from runner.config.errors import ConfigError, Problem
 from runner.experiment.trainer import Trainer
 from tests.cluster.host import environment_of, hosted_ray
-from tests.conftest import WAIT_S
+from tests.conftest import ROOT, WAIT_S
 
 pytestmark = pytest.mark.ray
 
@@ -126,3 +127,30 @@ def test_held_out_data_read_by_ray_are_read_in_the_cluster_that_is_named(
     named = ["offline.input_read_method=read_text", "ray.address=10.0.0.1:6379"]
     with pytest.raises(ConfigError, match=r"joins 10\.0\.0\.1:6379"):
         Trainer.from_experiment("ppo_cartpole", [*held_out, *named])
+
+
+KILLS_A_PROCESS_OF_RAY = """
+import os, signal, threading
+from ray._private import worker
+from runner.cluster import connected
+from runner.config.blocks import RayConfig
+notes, is_told = [], threading.Event()
+def note(text):
+    notes.append(text)
+    if "has ended" in text:
+        is_told.set()
+with connected(RayConfig(), {"CPU": 1}, "env_runners.num_env_runners", note):
+    (gcs,) = worker._global_node.all_processes["gcs_server"]
+    os.kill(gcs.process.pid, signal.SIGKILL)
+    assert is_told.wait(50), notes
+    print(notes[-1], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)  # Ray needs a minute to end it
+"""
+
+
+def test_the_end_of_a_process_of_ray_is_reported_while_calls_of_ray_wait() -> None:
+    command = [sys.executable, "-c", KILLS_A_PROCESS_OF_RAY]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    ends = "Ray ends this command within a minute; continue a run with resume, a sweep with the same command"
+    assert done.stdout == f"Ray's gcs_server (exit code -9) has ended: {ends}\n", done.stderr
