@@ -386,7 +386,7 @@ class SyncEnvironments:
 
 
 def seed_of(seed: int, name: tuple[int | str, ...]) -> int:
-    """Return the seed for a name within the run's seed: role, index, generation, and further numbers."""
+    """Return the seed of a reset, named by role, index, generation and further numbers, from the run's seed."""
     role, *index = name
     return integer_seed(seed, str(role), *(int(i) for i in index))
 

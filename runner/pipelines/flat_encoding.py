@@ -80,7 +80,7 @@ class FlatEncoding:
         return vectors
 
     def encode_tensors(self, items: Any) -> Tensor:
-        """Return `encode` of nested tensors (B, ...): (B, D)."""
+        """Return (B, D) vectors of nested tensors (B, ...), like `encode`."""
         return torch.cat([_encoded(leaf, leaf_at(items, leaf.path)) for leaf in self._leaves], -1)
 
 

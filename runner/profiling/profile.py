@@ -70,7 +70,7 @@ _BY_FILE = {
     "runner/offline/training/batch_readers.py": TRANSFER,
     "runner/offline/": LEARNER_PIPELINE,
 }
-_SHARED = _PIPELINES, _ROWS, _LEARNERS = "runner/pipelines/", "runner/rows/", "runner/learners/"
+_PIPELINES, _ROWS, _LEARNERS = "runner/pipelines/", "runner/rows/", "runner/learners/"
 _ENV_RUNNERS = tuple(
     f"runner/env_runners/{name}.py"
     for name in (
