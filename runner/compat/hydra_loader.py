@@ -1,5 +1,5 @@
-"""Hydra's loader with three additions: values of each file can be changed before merging, the caller can apply some
-overrides, and the merged files are recorded.
+"""Hydra's loader with additions: values of each file can be changed before merging, and the merged values before the
+overrides; the caller can apply some overrides, and the merged files are recorded.
 
 `hydra.compose` would replace it if it returned the defaults list (`compute_defaults_list` takes another 30 ms), and
 called a hook for each file with the package it is merged into. Launchers use the loader in other processes.
@@ -51,6 +51,7 @@ class CompositionRules:
     Attributes:
         start: called before each composition; returns a function that changes the config of one file in place before it
             is merged. The second argument of this function is the package that the file is merged into.
+        complete: changes the config of all files in place, before the overrides in the second argument are applied.
         takes_override: whether an override is hidden from Hydra.
         apply_override: applies such an override to the composed config.
         check_file: called with each file before it is parsed; may raise an error.
@@ -59,6 +60,7 @@ class CompositionRules:
     """
 
     start: Callable[[], Callable[[DictConfig, str], None]]
+    complete: Callable[[DictConfig, Sequence[str]], None]
     takes_override: Callable[[str], bool]
     apply_override: Callable[[DictConfig, str], None]
     check_file: Callable[[Path], object]
@@ -74,6 +76,7 @@ class Loader(ConfigLoaderImpl):
     """
 
     merged_files: Sequence[ResultDefault] = ()
+    _overrides: Sequence[str] = ()
 
     def __init__(self, config_search_path: Any, rules: CompositionRules) -> None:
         super().__init__(config_search_path)
@@ -90,7 +93,9 @@ class Loader(ConfigLoaderImpl):
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.merged_files = defaults
         self._change_file = self._rules.start()
-        return super()._compose_config_from_defaults_list(defaults, repo)
+        config = super()._compose_config_from_defaults_list(defaults, repo)
+        self._rules.complete(config, self._overrides)
+        return config
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         result = super()._load_single_config(default, repo)
@@ -106,6 +111,7 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
+        self._overrides = overrides
         taken = [text for text in overrides if self._rules.takes_override(text)]
         others = [text for text in overrides if text not in taken]
         config = super()._load_configuration_impl(config_name, others, run_mode, from_shell, validate_sweep_overrides)

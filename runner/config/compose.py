@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
-from runner.config.composition_rules import RULES, module_algorithm_keys, rename_all, rename_in_line
-from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
+from runner.config.composition_rules import RULES, add_defaults, rename_all, rename_in_line
+from runner.config.defaults import core_groups, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
@@ -116,8 +116,7 @@ class _Composition:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
         experiment = self._chosen_experiment(config)
-        for key in ["algorithm", *module_algorithm_keys(config)]:
-            _underlay_defaults(config, key)
+        add_defaults(config)  # of a dataclass that an override chooses, and of keys that an override removes
         run_dir, run_url = self._folder(config, _RUN_DIR), None
         is_run_dir_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
         if run_dir is not None and is_url(run_dir):
@@ -346,31 +345,6 @@ class _Composition:
                 node[key] = None
                 if isinstance(node, DictConfig):
                     del node[key]
-
-
-def _underlay_defaults(config: DictConfig, key: str) -> None:
-    """Complete an algorithm's block with the defaults of its `schema`; validation reports an invalid one."""
-    algorithm = OmegaConf.select(config, key)
-    if not isinstance(algorithm, DictConfig):
-        return
-    try:
-        defaults = default_values(load_schema(str(algorithm.get("schema"))))
-    except SchemaError:
-        return
-    if key != "algorithm":
-        defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
-    OmegaConf.update(config, key, _completed(_plain(algorithm), defaults), merge=False, force_add=True)
-
-
-def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return nested values, completed by defaults."""
-    made = dict(defaults)
-    for name, value in values.items():
-        if isinstance(value, dict) and isinstance(made.get(name), dict):
-            made[name] = _completed(value, made[name])
-        elif value != "???" or name not in made:
-            made[name] = value
-    return made
 
 
 def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:

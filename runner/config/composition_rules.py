@@ -1,9 +1,9 @@
-"""Additions to Hydra's composition: lists of pipeline edits are concatenated, and old keys renamed."""
+"""Additions to Hydra's composition: defaults of algorithms, lists of pipeline edits that add up, and old keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,15 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.compat.hydra_loader import CompositionRules
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import leaf_values
+from runner.config.defaults import SchemaError, default_values, load_schema
 from runner.config.env_ids import option_at
-from runner.config.list_patches import (
-    DISCARD,
-    EARLIER,
-    MODULE_ALGORITHM,
-    added_up,
-    edit_list_of,
-    module_algorithm_key,
-)
+from runner.config.list_patches import DISCARD, EARLIER, MODULE_ALGORITHM, added_up, edit_list_of
 from runner.config.overrides import OverrideLine, with_key
 from runner.config.renamed_edits import rename_in_edits, with_new_names
 from runner.config.renamed_keys import child_of, gives_old_key_in_block, rename_keys
@@ -33,12 +27,42 @@ from runner.config.yaml_files import file_version, read_bounded
 _AROUND_LISTS = re.compile(
     r"algorithm|multi_agent(\.modules(\.[^.]+(\.algorithm)?)?)?|connectors(\.modules(\.[^.]+)?)?"
 )
+_CHOOSES_SCHEMA = re.compile(r"\bschema\W*[:=]")  # an override of the dataclass of an algorithm, also in a block
 
 
-def module_algorithm_keys(config: DictConfig) -> list[str]:
-    """Return the keys of the algorithms of single modules."""
+def add_defaults(config: DictConfig) -> None:
+    """Complete the blocks of algorithms with the defaults of their `schema`; validation reports an invalid one."""
     modules = child_of(child_of(config, "multi_agent"), "modules")
-    return [module_algorithm_key(str(module_id)) for module_id in modules] if isinstance(modules, DictConfig) else []
+    ids = [str(module_id) for module_id in modules] if isinstance(modules, DictConfig) else []
+    for owner in (config, *(child_of(modules, module_id) for module_id in ids)):
+        algorithm = child_of(owner, "algorithm")
+        try:
+            schema = load_schema(str(algorithm.get("schema"))) if isinstance(algorithm, DictConfig) else None
+        except (SchemaError, OmegaConfBaseException):
+            continue
+        if schema is not None:
+            shared = () if owner is config else AlgorithmConfig.of_run
+            defaults = {name: value for name, value in default_values(schema).items() if name not in shared}
+            values = cast(dict[Any, Any], OmegaConf.to_container(algorithm, resolve=False))
+            with open_dict(owner):
+                owner["algorithm"] = _completed({str(name): value for name, value in values.items()}, defaults)
+
+
+def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return nested values, completed by defaults."""
+    made = dict(defaults)
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(made.get(name), dict):
+            made[name] = _completed(value, made[name])
+        elif value != "???" or name not in made:
+            made[name] = value
+    return made
+
+
+def _complete_files(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Add defaults, which overrides may change, remove or refer to, unless an override chooses a dataclass."""
+    if not any(map(_CHOOSES_SCHEMA.search, overrides)):
+        add_defaults(config)
 
 
 def _lists_in(config: DictConfig) -> list[tuple[str, list[Any]]]:
@@ -174,4 +198,6 @@ def _apply(config: DictConfig, text: str) -> None:
 
 
 # Hydra keeps the last of several lists, but lists of pipeline edits are concatenated. Old keys get their new names.
-RULES = CompositionRules(_start_composition, _takes_override, _apply, read_bounded, file_version, option_at)
+RULES = CompositionRules(
+    _start_composition, _complete_files, _takes_override, _apply, read_bounded, file_version, option_at
+)

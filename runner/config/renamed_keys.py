@@ -42,10 +42,9 @@ def with_new_name(key: str) -> str:
 
 def rename_keys(config: DictConfig) -> None:
     """Rename the old keys of a configuration; their values replace values of the new keys."""
-    names = set(config)
     for old, new in renamed_keys().items():
         (block, old_name), (_, new_name) = old.split("."), new.split(".")
-        node = child_of(config, block) if block in names else None
+        node = child_of(config, block)
         if not isinstance(node, DictConfig) or old_name not in node.keys():  # noqa: SIM118 - `in` resolves its value
             continue
         values: Any = OmegaConf.to_container(node, resolve=False)
@@ -84,6 +83,6 @@ def find_double_keys(places: Mapping[str, str], others: Sequence[str]) -> Iterat
 
 def child_of(node: Any, name: str) -> Any:
     """Return the value of a key; None if it is absent, mandatory and unset, or an interpolation."""
-    if not isinstance(node, DictConfig) or OmegaConf.is_interpolation(node, name) or OmegaConf.is_missing(node, name):
+    if not isinstance(node, DictConfig) or name not in node.keys():  # noqa: SIM118 - `in` resolves its value
         return None
-    return node.get(name)
+    return None if OmegaConf.is_interpolation(node, name) or OmegaConf.is_missing(node, name) else node.get(name)

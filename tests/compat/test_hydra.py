@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,10 @@ def _note_package(config: DictConfig, package: str) -> None:
         OmegaConf.update(config, "db.packages", [package])
 
 
+def _complete(config: DictConfig, overrides: Sequence[str]) -> None:
+    OmegaConf.update(config, "sizes", [len(overrides), 1], force_add=True)
+
+
 def _takes(text: str) -> bool:
     return text.startswith("later=")
 
@@ -49,7 +53,7 @@ def _make(config_path: str) -> dict[str, Any] | None:
     return {"defaults": ["/db/one@_here_"], "name": "made"} if config_path == "db/a/b:made" else None
 
 
-RULES = CompositionRules(_start, _takes, _apply, _check, _version, _make)
+RULES = CompositionRules(_start, _complete, _takes, _apply, _check, _version, _make)
 
 
 @pytest.fixture
@@ -68,7 +72,8 @@ def _composed(folder: Path, *overrides: str, rules: CompositionRules = RULES) ->
 
 def test_without_rules_it_composes_as_hydra_does(folder: Path) -> None:
     overrides = ["db=two", "lr=0.2", "+new=[1,2]"]
-    rules = CompositionRules(lambda: lambda *_: None, lambda _: False, _apply, _check, _version, _make)
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    rules = CompositionRules(lambda: nothing, nothing, lambda _: False, _apply, _check, _version, _make)
     ours = _composed(folder, *overrides, rules=rules)
     with hydra.initialize_config_dir(str(folder), version_base="1.3"):
         config = hydra.compose("config", overrides, return_hydra_config=True)
@@ -78,9 +83,11 @@ def test_without_rules_it_composes_as_hydra_does(folder: Path) -> None:
 
 
 def test_rules_change_files_and_apply_overrides(folder: Path) -> None:
-    config = _composed(folder, "lr=0.2", "later=soon", "db.port=2")
-    assert config.pop("hydra")["overrides"]["task"] == ["lr=0.2", "later=soon", "db.port=2"]
-    assert config == {"db": {"name": "one", "port": 2, "packages": ["db"]}, "lr": 0.2, "later": "soon"}
+    overrides = ["lr=0.2", "later=soon", "db.port=2", "sizes.1=5"]
+    config = _composed(folder, *overrides)
+    assert config.pop("hydra")["overrides"]["task"] == overrides
+    db = {"name": "one", "port": 2, "packages": ["db"]}
+    assert config == {"db": db, "lr": 0.2, "sizes": [4, 5], "later": "soon"}
 
 
 def test_an_option_without_a_file_can_build_on_a_file(folder: Path) -> None:

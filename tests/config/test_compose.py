@@ -14,7 +14,7 @@ from runner.config.defaults import core_groups
 from runner.config.errors import ConfigError, UserError
 from runner.config.paths import conf_dir, list_options
 from runner.config.validation import build_experiment_config
-from tests.config.conftest import WriteConfig
+from tests.config.conftest import ProblemsOf, WriteConfig
 from tests.support.configs import config_from
 
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -101,6 +101,21 @@ def test_values_know_where_they_came_from() -> None:
 def test_the_run_dir_may_refer_to_a_default_of_the_algorithm() -> None:
     composed = compose_experiment([CARTPOLE, "algorithm=ppo_sb3", "hydra.run.dir=runs/${algorithm.gamma}"])
     assert (composed.run_dir, composed.problems) == ("runs/0.99", ())
+
+
+def test_overrides_change_and_remove_defaults_of_the_algorithm_and_references_to_them() -> None:
+    overrides = ["algorithm.epsilon.1.0=5000", "~algorithm.tau", "~algorithm.replay_buffers.replay.gamma"]
+    composed = compose_experiment(["algorithm=dqn", *overrides])
+    assert composed.problems == ()
+    assert composed.values["algorithm"]["epsilon"] == [[0, 1.0], [5000, 0.05]]
+    assert composed.values["algorithm"]["tau"] == 1.0
+    assert "gamma" not in composed.values["algorithm"]["replay_buffers"]["replay"]
+
+
+def test_a_dataclass_that_cannot_be_resolved(problems_of: ProblemsOf) -> None:
+    problems = problems_of([CARTPOLE, "algorithm.schema=${nowhere}"])
+    what = "algorithm.schema refers to a key that does not exist: Interpolation key 'nowhere' not found"
+    assert what in [problem.what for problem in problems]
 
 
 def test_interpolations_follow_overrides() -> None:

@@ -20,6 +20,7 @@ SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000
     [
         ("algorithm.lr=1e-3", "seed=3"),
         ("algorithm.lr=[[0,1e-3],[1000,1e-4]]", "evaluation=none"),
+        ("algorithm=dqn", "algorithm.epsilon.1.0=5000"),
         ("env=stateless_cartpole", "env_runners.num_envs_per_env_runner=2"),
         ("stop.env_runners.episode_return_mean=20",),
         ("stop={env_runners: {episode_return_mean: 20}}",),
