@@ -80,9 +80,11 @@ def find_elastic_problems(config: ExperimentConfig) -> Iterator[Problem]:
     if missing:
         yield Problem(f"{_NUMBER} needs {' and '.join(missing)}", _NUMBER, got, "{min: 2, max: 16}, or an integer")
     elif bounds["min"] < 1:
-        yield Problem(f"{_NUMBER}.min must be at least 1", _NUMBER, got, "min >= 1, or 0 for the driver's process")
+        key, expected = f"{_NUMBER}.min", "min >= 1, or 0 for the driver's process"
+        yield Problem(f"{key} must be at least 1", key, got, expected)
     elif bounds["min"] > bounds["max"]:
-        yield Problem(f"{_NUMBER}.min is greater than max", _NUMBER, got, "min <= max")
+        key = f"{_NUMBER}.min"
+        yield Problem(f"{key} is greater than max", key, got, "min <= max")
     for what, expected in _why_fixed(config):
         yield Problem(f"an elastic {_NUMBER} {what}", _NUMBER, got, expected)
 

@@ -34,6 +34,11 @@ def test_bounds_that_are_none(number: str, reason: str) -> None:
         config_of(f"env_runners.num_env_runners={number}")
 
 
+def test_a_bound_is_reported_where_it_is_set() -> None:
+    with pytest.raises(ConfigError, match=r"where +override env_runners\.num_env_runners\.min=0\n"):
+        config_of(TWO_TO_SIX, "env_runners.num_env_runners.min=0")
+
+
 @pytest.mark.parametrize(
     ("experiment", "overrides", "reason"),
     [
