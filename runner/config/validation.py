@@ -135,8 +135,11 @@ class _Reader:
 
     def problems_of_composition(self) -> list[Problem]:
         """Return the problems of composing, without consequences of an unknown dataclass."""
-        missing_key = f"Interpolation key '{self.unknown_block}."  # without such a dataclass, there is no such problem
-        return [problem for problem in self.composed.problems if missing_key not in problem.what]
+        problems = list(self.composed.problems)
+        if self.unknown_block is not None:
+            missing_key = f"Interpolation key '{self.unknown_block}."
+            problems = [problem for problem in problems if missing_key not in problem.what]
+        return problems
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
         for problem in find_unknown_keys(schema, values, prefix.rstrip(".")):

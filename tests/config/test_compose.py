@@ -112,9 +112,10 @@ def test_overrides_change_and_remove_defaults_of_the_algorithm_and_references_to
     assert "gamma" not in composed.values["algorithm"]["replay_buffers"]["replay"]
 
 
-def test_a_dataclass_that_cannot_be_resolved(problems_of: ProblemsOf) -> None:
-    problems = problems_of([CARTPOLE, "algorithm.schema=${nowhere}"])
-    what = "algorithm.schema refers to a key that does not exist: Interpolation key 'nowhere' not found"
+@pytest.mark.parametrize(("key", "target"), [("algorithm.schema", "nowhere"), ("algorithm.lr", "None.lr")])
+def test_a_reference_to_nowhere(problems_of: ProblemsOf, key: str, target: str) -> None:
+    problems = problems_of([CARTPOLE, f"{key}=${{{target}}}"])
+    what = f"{key} refers to a key that does not exist: Interpolation key '{target}' not found"
     assert what in [problem.what for problem in problems]
 
 
