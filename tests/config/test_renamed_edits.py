@@ -131,9 +131,10 @@ def test_a_custom_algorithm_may_have_old_names_in_its_defaults(tmp_path: Path, m
         "    learner_pipeline: list[dict[str, object]] = field(default_factory=lambda: EDITS)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    composed = compose_experiment([CARTPOLE, "~algorithm.learner_pipeline", "algorithm.schema=old_defaults.Config"])
-    edits = composed.values["algorithm"]["learner_pipeline"]
-    assert "pieces" not in json.dumps(edits)
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm" / "old.yaml").write_text("schema: old_defaults.Config\n")
+    edits = compose_experiment(["algorithm=old"], tmp_path).values["algorithm"]["learner_pipeline"]
+    assert edits == [{"append": {"_target_": f"{P}.ConnectorPipeline", "connectors": []}}]
 
 
 def test_an_argument_of_another_connector_keeps_its_name(own: str) -> None:
