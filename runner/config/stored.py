@@ -56,7 +56,7 @@ def compose_stored(
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     edits = [line for line in usable if changes_edits(line.text)]
     others = [line for line in usable if line not in edits]
-    provenance = Provenance(places, {name: len(earlier) for name, earlier in edits_in(config).items()} if edits else {})
+    provenance = Provenance(places, {name: len(items) for name, items in edits_in(config).items()} if edits else {})
     for line in edits:
         provenance.record_override(line)
     places = provenance.sources

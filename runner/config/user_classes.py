@@ -118,7 +118,7 @@ def _find_in_loss(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig
 
 def _module_path(key: str, config: ExperimentConfig) -> str:
     """Return the dotted path of the module that the algorithm at this key trains."""
-    module_id = key.removesuffix("algorithm").rstrip(".").rpartition(".")[2]  # empty for the run's algorithm
+    module_id = "" if key == "algorithm" else key.split(".")[-2]
     fields = config.multi_agent.modules.get(module_id, {})
     return str(fields.get("_target_", config.module_defaults_of(module_id)._target_))
 
