@@ -238,7 +238,7 @@ def test_a_fragment_without_a_step_is_empty(xp: ArrayNamespace) -> None:
 
 
 def test_running_episodes_are_indexed_like_a_list() -> None:
-    rows = LockStep(BLANKS["box"], 0, 2, 0).rows
+    rows = LockStep(NAMESPACES["numpy"], BLANKS["box"], 0, 2, 0).rows
     assert rows[-1].id_ == "x-1-0"
     with pytest.raises(IndexError, match="sub-environment 2 of 2"):
         rows[2]
