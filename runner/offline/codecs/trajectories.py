@@ -116,7 +116,7 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
     starts, kept = spans.starts[is_kept], kept[is_kept]
     offsets = np.concatenate(([0], np.cumsum(kept)))
     rows = _ranges(starts, kept)
-    # The final observation is the one of the dropped step, or a repeated one.
+    # The final observation is the dropped step's, or repeated.
     obs_rows = np.insert(rows, offsets[1:], np.minimum(starts + kept, last[is_kept]))
     columns = {name: _gather(column, rows) for name, column in steps.columns.items() if name != OBS}
     columns = {OBS: _gather(steps.columns[OBS], obs_rows)} | columns
