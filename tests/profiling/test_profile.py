@@ -209,5 +209,5 @@ def test_category(places: list[str], title: str) -> None:
 
 
 def test_files_that_are_known_by_name_exist() -> None:
-    files = (*profile._BY_FILE, *profile._ENV_RUNNERS, *profile._SHARED)
+    files = (*profile._BY_FILE, *profile._ENV_RUNNERS, profile._PIPELINES, profile._ROWS, profile._LEARNERS)
     assert [file for file in files if not (ROOT / file).exists()] == []
