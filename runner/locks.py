@@ -319,4 +319,4 @@ def _refusal(folder: Path, what: str, held_folder: Path, claim: Claim) -> Folder
     fix = f"wait until it ends, {end}, or use another folder"
     if not claim.is_of_this_machine:
         fix += f"; if it is dead, the folder is free {STALE_AFTER_S:g} s after its last heartbeat"
-    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), fix=fix).render_alone())
+    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), fix=fix))

@@ -54,7 +54,7 @@ class VideoFile:
             problem = Problem(
                 "the suffix of a video must be .mp4 or .gif", str(path), path.suffix or "no suffix", ", ".join(SUFFIXES)
             )
-            raise UserError(problem.render_alone())
+            raise UserError(problem)
         self._path, self._partial = path, path.with_name(f".{path.stem}.partial{path.suffix}")
         self._encoder = _made(_Mp4 if path.suffix == ".mp4" else _Gif, self._partial, fps)
 
@@ -81,7 +81,7 @@ def check_installed() -> None:
     for name in ("av", "PIL"):
         if importlib.util.find_spec(name) is None:
             problem = Problem(f"writing videos needs the package {name}", fix="pip install -e '.[video]'")
-            raise UserError(problem.render_alone())
+            raise UserError(problem)
 
 
 def _made(kind: Any, path: Path, fps: float) -> _Encoder:
@@ -98,7 +98,7 @@ def _made(kind: Any, path: Path, fps: float) -> _Encoder:
 
 
 def _not_written(path: Path, fault: OSError) -> UserError:
-    return UserError(Problem(f"the video cannot be written: {fault}", str(path)).render_alone())
+    return UserError(Problem(f"the video cannot be written: {fault}", str(path)))
 
 
 def mp4_codec() -> str:

@@ -27,7 +27,7 @@ from runner.config.yaml_files import file_version, read_bounded
 _AROUND_LISTS = re.compile(
     r"algorithm|multi_agent(\.modules(\.[^.]+(\.algorithm)?)?)?|connectors(\.modules(\.[^.]+)?)?"
 )
-_CHOOSES_SCHEMA = re.compile(r"\bschema\W*[:=]")  # an override of the dataclass of an algorithm, also in a block
+_SCHEMA = re.compile(r"(multi_agent\.modules\.[^.]+\.)?algorithm\.schema")
 
 
 def add_defaults(config: DictConfig) -> None:
@@ -60,9 +60,13 @@ def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, An
 
 
 def _complete_files(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Add defaults, which overrides may change, remove or refer to, unless an override chooses a dataclass."""
-    if not any(map(_CHOOSES_SCHEMA.search, overrides)):
-        add_defaults(config)
+    """Add defaults, which overrides may change, remove or refer to, also if an override chooses the dataclass."""
+    parsed = OverridesParser.create().parse_overrides([text for text in overrides if "schema" in text])
+    for override in parsed:
+        for key, value in leaf_values({str(override.key_or_group): override.value()}).items():
+            if _SCHEMA.fullmatch(key) and isinstance(value, str):
+                OmegaConf.update(config, key, value, force_add=True)
+    add_defaults(config)
 
 
 def _lists_in(config: DictConfig) -> list[tuple[str, list[Any]]]:

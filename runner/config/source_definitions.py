@@ -219,6 +219,13 @@ def _targets_of(statement: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
+def _unpacks(statement: ast.stmt, name: str) -> bool:
+    """Return whether a statement assigns a name together with others: `a, b = ...`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    stored = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in stored)
+
+
 def lineage_to(path: str, root: str) -> list[Definition]:
     """Return the class at a dotted path and its bases up to `root`, each with a single base.
 
@@ -232,13 +239,19 @@ def lineage_to(path: str, root: str) -> list[Definition]:
 
 
 def _assigned_in(node: ast.AST, name: str) -> ast.expr | None:
-    """Return the expression that a class body assigns to a name; raises `UnknowableError` for a property."""
+    """Return the expression that a class body assigns to a name.
+
+    Raises:
+        UnknowableError: the name is a property, or one of several names that are assigned together.
+    """
     assert isinstance(node, ast.ClassDef)
     for statement in reversed(node.body):
         if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            raise UnknowableError  # a property
+            raise UnknowableError
         if name in _targets_of(statement):
             return statement.value  # type: ignore[attr-defined, no-any-return]
+        if _unpacks(statement, name):
+            raise UnknowableError
     return None
 
 

@@ -97,10 +97,10 @@ def find_difference(obs: Any, space: Any, path: Path = (), num_rows: int | None 
     """Return the first difference in structure, shape or dtype between observations and their space, as two texts.
 
     Args:
-        obs: one observation or `num_rows` of them, or a part.
+        obs: one observation, `num_rows` of them stacked along the first axis, or a part of either.
         space: space of one observation.
         path: path of the part.
-        num_rows: length of the first axis; None: `obs` is one observation.
+        num_rows: number of observations; None for one observation without a first axis.
 
     Returns:
         The part's path with its type, shape or dtype, and the same path with the expected one; None if all are equal.

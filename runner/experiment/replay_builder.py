@@ -80,11 +80,13 @@ def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:
         raise _no_goals(config, key, "the rewards of external simulators for other goals are not known here")
     env = make_environment(config.env, 1, "sync")
     if not isinstance(env, gym.Env):
+        env.close()
         fault = f"{config.env.name} has several agents, or steps all its sub-environments together"
         raise _no_goals(config, key, fault)
     try:
         return GoalJudge(env)
     except ValueError as error:
+        env.close()
         raise _no_goals(config, key, str(error)) from error
 
 

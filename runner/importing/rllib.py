@@ -168,7 +168,7 @@ def _take_env(config: RLlibConfig, env: str | None, path: Path) -> None:
     if find_fault(EnvConfig, "env", name) is not None or name is None:
         got = None if name is None else show_value(name)
         what, fix = "the environment is not named", "use --env with a gymnasium id, or a class's dotted path"
-        raise UserError(Problem(what, f"{path}, env", got, fix=fix).render_alone())
+        raise UserError(Problem(what, f"{path}, env", got, fix=fix))
     is_id = is_class is None and _GYM_ID.fullmatch(name) is not None
     config.imported.set("env", **{"env" if is_id else "_target_": name})
     config.copy_fields("env", EnvConfig, not_copied=("env", "_target_", "observation_space", "action_space"))
@@ -347,11 +347,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         given = json.loads(path.read_text(encoding="utf-8"), parse_constant=str, parse_float=_finite, parse_int=_short)
     except (OSError, ValueError, RecursionError) as error:
         expected = "JSON written by json.dump(config.to_dict(), file, default=str)"
-        raise UserError(
-            Problem(f"the file cannot be read: {error}", str(path), None, expected).render_alone()
-        ) from error
+        raise UserError(Problem(f"the file cannot be read: {error}", str(path), None, expected)) from error
     if not isinstance(given, dict) or not given:
-        raise UserError(Problem("the file is not a configuration", str(path), None, "a JSON object").render_alone())
+        raise UserError(Problem("the file is not a configuration", str(path), None, "a JSON object"))
     return rename(given)
 
 
@@ -370,7 +368,7 @@ def _check_algorithm(algorithm: str | None, given: Mapping[str, Any], path: Path
     nearest = f"{' or '.join(fitting)}, according to the file's keys" if fitting else None
     if algorithm is None:
         what = "RLlib's configuration does not name its algorithm"
-        raise UserError(Problem(what, str(path), None, expected, nearest, fix).render_alone())
+        raise UserError(Problem(what, str(path), None, expected, nearest, fix))
     names = {name.lower(): name for name in rllib_defaults() if name != "DefaultModelConfig"}
     name = names.get(algorithm.lower(), algorithm)
     if name not in ALGORITHMS:
@@ -378,10 +376,10 @@ def _check_algorithm(algorithm: str | None, given: Mapping[str, Any], path: Path
             f"runner does not have a counterpart of {name}",
             None if name in names.values() else nearest_match(name, ALGORITHMS),
         )
-        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, near).render_alone())
+        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, near))
     if fitting and name not in fitting:
         what = f"the file is not a configuration of {name}"
-        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, nearest).render_alone())
+        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, nearest))
     return name
 
 

@@ -67,7 +67,7 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
     if algorithm not in _IMPORTERS:
         what, nearest = "this algorithm cannot be imported", nearest_match(algorithm, _IMPORTERS)
         problem = Problem(what, str(path), algorithm, f"a file named {', '.join(_IMPORTERS)} (.yml)", nearest)
-        raise UserError(problem.render_alone())
+        raise UserError(problem)
     entries = _read_entries(path)
     entry = _entry_of(env, entries, path)
     defaults, fill = _IMPORTERS[algorithm]
@@ -77,7 +77,7 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
         given = {str(key): _read_python(str(key), value) for key, value in entries[entry].items()}
         _take_over(imported, algorithm, {**defaults, **given}, fill)
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
-        raise UserError(Problem(f"a value cannot be read: {error}", f"{path}, {entry}").render_alone()) from error
+        raise UserError(Problem(f"a value cannot be read: {error}", f"{path}, {entry}")) from error
     return imported
 
 
@@ -123,17 +123,17 @@ def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
     if others:
         return max(others, key=lambda entry: (len(entry), entry))
     what, expected = "the file does not contain this environment", ", ".join(entries)
-    raise UserError(Problem(what, str(path), f"--env {env}", expected, nearest_match(env, entries)).render_alone())
+    raise UserError(Problem(what, str(path), f"--env {env}", expected, nearest_match(env, entries)))
 
 
 def _read_entries(path: Path) -> Mapping[str, Any]:
     try:
         entries = read_yaml(path)
     except (OSError, YAMLError, ValueError) as error:
-        raise UserError(Problem("the file cannot be read", str(path), str(error)).render_alone()) from error
+        raise UserError(Problem("the file cannot be read", str(path), str(error))) from error
     is_table = isinstance(entries, Mapping) and all(isinstance(entry, Mapping) for entry in entries.values())
     if not is_table or not all(isinstance(name, str) for name in entries):
-        raise UserError(Problem("the file is not a table of environments", str(path)).render_alone())
+        raise UserError(Problem("the file is not a table of environments", str(path)))
     return dict(entries)
 
 

@@ -269,7 +269,7 @@ def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
             nearest = nearest_match(name, list(record.columns))
             what = "this run does not have this metric"
             problem = Problem(what, str(record.path), name, ", ".join(record.columns), nearest)
-            raise UserError(problem.render_alone())
+            raise UserError(problem)
     if len(metrics) == 1:
         title = title_of(metrics[0])
         return _figure(record, "curves", [_Line.find(record.columns, metrics[0], title)], title)

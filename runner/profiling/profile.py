@@ -258,7 +258,7 @@ def check_can_profile(config: ExperimentConfig) -> None:
             config.env.name,
             fix="use an environment that runner steps itself",
         )
-        raise UserError(problem.render_alone())
+        raise UserError(problem)
 
 
 def profile_iterations(trainer: Trainer, num_iterations: int, num_warmup: int = 1) -> Profile:

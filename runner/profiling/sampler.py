@@ -169,7 +169,7 @@ class Sampler:
         elif signal.getitimer(signal.ITIMER_REAL)[0]:
             what = "the timer of this process is already in use (signal.setitimer, signal.alarm)"
         if what is not None:
-            raise UserError(Problem(what, "profile").render_alone())
+            raise UserError(Problem(what, "profile"))
 
 
 @cache

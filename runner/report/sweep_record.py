@@ -272,7 +272,7 @@ def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         what = f"a line of mutations.jsonl is not a valid mutation: {type(error).__name__} {error!s:.100}"
         problem = Problem(what, str(path))
-        raise UserError(problem.render_alone()) from error
+        raise UserError(problem) from error
 
 
 def total(record: SweepRecord, metric: str) -> float:

@@ -307,7 +307,7 @@ class AgentSpaces:
 
     def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
         """Decode one observation as arrays without a leading axis; raise `MessageError` if it is invalid."""
-        obs = read(path, lambda: self.obs.item(raw, body_format))
+        obs = read(path, self.obs.item, raw, body_format)
         if self.bounds is not None:
             _check(self.bounds, nested.map_leaves(lambda leaf: leaf[None], obs), "an observation", path)
         return obs
@@ -316,7 +316,7 @@ class AgentSpaces:
         """Decode actions (R, ...) and convert them to module actions; raise `MessageError` if one is invalid."""
         actions = read(path, decode)
         _check(self.action_bounds, actions, "an action", path)
-        return read(path, lambda: self.to_module(actions))
+        return read(path, self.to_module, actions)
 
 
 def _check(bounds: ObservationChecks | None, items: Column, what: str, path: str) -> None:
@@ -346,10 +346,10 @@ def _widened_leaf(space: gym.Space[Any]) -> gym.Space[Any]:
     return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
 
-def read(path: str, decode: Callable[[], Any]) -> Any:
-    """Return the result of `decode`; raise its errors as a `MessageError` with the path of the invalid value."""
+def read(path: str, decode: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `decode(*arguments)`; raise its errors as a `MessageError` with the path of the invalid value."""
     try:
-        return decode()
+        return decode(*arguments)
     except msgspec.DecodeError as error:
         raise describe(error, root=path) from None
     except (ValueError, OverflowError, TypeError) as error:

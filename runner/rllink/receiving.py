@@ -312,7 +312,7 @@ class Receiver:
     def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> ReceivedChunks:
         path = "$.columns"
         agent = self._agents[None]
-        lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
+        lengths = read(f"{path}.lengths", number_column, sent.lengths, np.int64)
         if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1 or lengths.max() > _LONGEST_CHUNK:
             text = f"lengths must be one or more integers from 1 to {_LONGEST_CHUNK}"
             raise MessageError("bad_message", text, f"{path}.lengths")
@@ -325,7 +325,7 @@ class Receiver:
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
             # Copy, because flags are written to when the client leaves, and a view into the message is read-only.
-            name: read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
+            name: read(f"{path}.{name}", number_column, getattr(sent, name), np.bool_).copy()
             for name in ("is_terminated", "is_truncated")
         }
         for name, values in flags.items():
@@ -382,7 +382,7 @@ class Receiver:
             values = getattr(sent, name)
             if values is UNSET:
                 continue
-            column = read(f"{path}.{name}", lambda: number_column(values, np.float32))  # noqa: B023
+            column = read(f"{path}.{name}", number_column, values, np.float32)
             if column.ndim == 0 or column.shape[1:] != shape:
                 expected = f"rows of {shape[0]} numbers" if shape else "numbers"
                 text = f"expected {expected}, got shape {list(column.shape)}"
@@ -513,7 +513,7 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     env_t: IntArray = np.arange(num_before, num_before + length + 1)
     if chunk.env_t is not UNSET:
         sent = chunk.env_t
-        env_t = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
+        env_t = read(f"{path}.env_t", number_column, sent, np.int64)
     is_within = env_t.shape == (length + 1,) and env_t.min() >= 0 and env_t.max() <= _LARGEST_ENV_T
     if not is_within or (np.diff(env_t) < 0).any():
         text = f"expected {length + 1} env time steps from 0 to {_LARGEST_ENV_T} that do not decrease"

@@ -57,7 +57,7 @@ def fetch_run(url: str, run_dir: Path | None, with_all_checkpoints: bool, note: 
         raise
     except Exception as error:  # each store's package raises different errors
         got = f"{type(error).__name__}: {error!s:.200}"
-        raise UserError(Problem("the run cannot be read from the store", url, got).render_alone()) from error
+        raise UserError(Problem("the run cannot be read from the store", url, got)) from error
 
 
 class _Fetch:
@@ -70,7 +70,7 @@ class _Fetch:
         names = checkpoint_names(paths)
         if not names or asked not in (None, *names):
             got = ", ".join(names) or "no checkpoints"
-            raise UserError(Problem("this checkpoint is not in the store", url, got, _SHOWN[1]).render_alone())
+            raise UserError(Problem("this checkpoint is not in the store", url, got, _SHOWN[1]))
         candidates = [asked] if asked else names[::-1]
         name, manifest = self._first_readable(candidates)
         run_dir = run_dir or run_dir_of(url, _store_of(manifest))
@@ -118,7 +118,7 @@ class _Fetch:
         what = f"this run dir differs from {self._files.url}"
         got = f"{', '.join(local) or 'no checkpoints'} locally, {newest} in the store"
         fix = f"use RUN_DIR={run_dir} for the local copy, or another hydra.run.dir=DIR for the copy in the store"
-        raise UserError(Problem(what, str(run_dir), got, fix=fix).render_alone())
+        raise UserError(Problem(what, str(run_dir), got, fix=fix))
 
     def _fetch_records(self, run_dir: Path, paths: Iterable[str]) -> None:
         for path in paths:

@@ -151,7 +151,7 @@ def open_store(url: str, key: str) -> StoredFiles:
 
     problem = find_store_problem(key, url)
     if problem is not None:
-        raise UserError(problem.render_alone())
+        raise UserError(problem)
     try:
         file_system, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError, OSError) as error:

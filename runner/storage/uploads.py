@@ -165,7 +165,7 @@ class Uploads:
         except Exception as error:  # each store's package raises different errors
             fix = "use a store that can be written"
             problem = Problem(f"{KEY}: the store cannot be used", self.url, _text(error), fix=fix)
-            raise UserError(problem.render_alone()) from error
+            raise UserError(problem) from error
         self._is_wanted, self._is_last, self._is_given_up = threading.Event(), threading.Event(), threading.Event()
         self._prune: Callable[[], None] = lambda: None
         self._num_failures = 0  # consecutive failures
@@ -253,7 +253,7 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
         if names or "progress.jsonl" in stored:
             what, got = f"{KEY}: the store already has a run of this name", names[-1] if names else "progress.jsonl"
             fix = f"use another hydra.run.dir or {KEY}, or runner resume {files.url}"
-            raise UserError(Problem(what, files.url, got, fix=fix).render_alone())
+            raise UserError(Problem(what, files.url, got, fix=fix))
         return
     if not names or iteration_of(Path(names[-1])) <= iteration_of(resume_from):
         return
@@ -262,7 +262,7 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
     if not is_here or (newest / MANIFEST).read_bytes() != files.read(manifest_path(names[-1])):
         what = f"{KEY}: the store has a newer checkpoint of this run than the run dir"
         fix = f"use runner resume {files.url} in another folder, or set {KEY}=null"
-        raise UserError(Problem(what, files.url, names[-1], fix=fix).render_alone())
+        raise UserError(Problem(what, files.url, names[-1], fix=fix))
 
 
 def _text(error: Exception) -> str:

@@ -147,11 +147,11 @@ class Population:
             odd = [key for key, value in mutation["values"].items() if is_foreign and not self._space.holds(key, value)]
             mutation["donor"], mutation["at"]["num_env_steps"], mutation["at"]["iteration"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(Problem(f"this is not a mutation: {error!s:.200}", str(file)).render_alone()) from error
+            raise UserError(Problem(f"this is not a mutation: {error!s:.200}", str(file))) from error
         if odd:
             what = "an untrusted mutation sets keys that this sweep does not search"
             problem = Problem(what, str(file), ", ".join(odd), fix="pass --trust if you trust its author")
-            raise UserError(problem.render_alone())
+            raise UserError(problem)
         return dict(mutation)
 
     def _stage_clone(self, donor_dir: Path, run_dir: Path, until: float) -> dict[str, Any] | None:

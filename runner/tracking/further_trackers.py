@@ -103,10 +103,10 @@ def _started(name: str, run: TrackedRun) -> Tracker:
             f"tracking.extra_trackers: {name} needs a package that is not installed",
             f"pip install {_PACKAGES[name]}",
         )
-        raise UserError(Problem(what, got=str(error), fix=fix).render_alone()) from error
+        raise UserError(Problem(what, got=str(error), fix=fix)) from error
     except Exception as error:  # no login, no network, ...
         what = f"tracking.extra_trackers: {name} cannot be started: {type(error).__name__}: {error}"
-        raise UserError(Problem(what).render_alone()) from error
+        raise UserError(Problem(what)) from error
 
 
 class _TensorBoard:

@@ -78,12 +78,12 @@ def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
         return {}
     except (OSError, ValueError, LookupError, TypeError) as error:
         problem = Problem(f"the run's MLflow id cannot be read: {error!s:.200}", str(path))
-        raise UnknownRunError(problem.render_alone()) from error
+        raise UnknownRunError(problem) from error
     reason = None if is_trusted else foreign_reason(content, _KIND)
     if reason is not None:
         what = "the run's MLflow id comes from another installation, so its address is not contacted"
         got, fix = f"{known['tracking_uri']}, {reason}", "use --trust if you trust it"
-        raise UnknownRunError(Problem(what, str(path), got, fix=fix).render_alone())
+        raise UnknownRunError(Problem(what, str(path), got, fix=fix))
     return {**known, "tracking_uri": _follow_moved_store(known["tracking_uri"], path, content.get(_FOLDER))}
 
 

@@ -132,6 +132,11 @@ def test_a_property_hides_the_attribute_of_a_base(make_package: Package) -> None
     assert declared_attribute(f"{package}.m.A", "reports", f"{package}.m.B") is None
 
 
+def test_an_unpacked_attribute_is_unknown(make_package: Package) -> None:
+    package = make_package({"m": 'class B:\n    takes = ()\nclass A(B):\n    takes, gives = ("a",), ("b",)'})
+    assert declared_attribute(f"{package}.m.A", "takes", f"{package}.m.B") is None
+
+
 @pytest.mark.parametrize(
     ("path", "what"),
     [

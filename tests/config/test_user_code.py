@@ -85,3 +85,6 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
     config = config_from(*overrides, config_dir=config_dir)
     assert config.algorithm.temperature == 5.0  # type: ignore[attr-defined]
     assert config.algorithm.gamma == 0.5
+    assert config_from(*overrides[:2], "~algorithm.temperature", config_dir=config_dir) == config_from(
+        *overrides[:2], config_dir=config_dir
+    )

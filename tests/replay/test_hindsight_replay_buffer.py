@@ -12,15 +12,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from runner import Trainer
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
 from runner.environments import BitFlipping
 from runner.episodes.columns import ColumnBlock, Rollout
+from runner.experiment.replay_builder import build_replay_buffers
 from runner.replay import HindsightReplayBuffer, ReplayBuffer
 from runner.replay.goals import GoalJudge
 from runner.replay.hindsight_replay_buffer import STRATEGIES
@@ -301,6 +305,15 @@ QUICK = (
 def test_experiments_that_do_not_fit(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Trainer.from_experiment("her_bit_flipping", [*QUICK[:2], *overrides])
+
+
+def test_an_environment_without_goals_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(CartPoleEnv, "close", lambda env: closed.append("closed"))
+    config = build_experiment_config(compose_experiment(["+experiment=her_bit_flipping", "env=cartpole"]))
+    with pytest.raises(ConfigError, match="do not contain goals"):
+        build_replay_buffers(config, {})
+    assert closed == ["closed"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -320,7 +320,7 @@ def _short(value: Array) -> Any:
 def _bin_edges(low: float, high: float, are_integers: bool) -> npt.NDArray[np.float64]:
     """Return at most ten bins with round edges."""
     if low == high:
-        return np.array([low, low + 1.0])
+        return np.array([low, low + max(1.0, np.spacing(abs(low)))])
     raw = (high - low) / _MAX_BINS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     width = next(step * magnitude for step in (1.0, 2.0, 2.5, 5.0, 10.0) if step * magnitude >= raw * (1 - 1e-9))

@@ -70,7 +70,13 @@ def test_infos_of_any_episode_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "edges"),
-    [([500.0, 500.0], [500, 501]), ([0, 500.0], list(range(0, 501, 50))), ([1, 2, 3], [1, 2, 3]), ([-1.5, 0.5], None)],
+    [
+        ([500.0, 500.0], [500, 501]),
+        ([1e16, 1e16], [1e16, 1e16 + 2]),
+        ([0, 500.0], list(range(0, 501, 50))),
+        ([1, 2, 3], [1, 2, 3]),
+        ([-1.5, 0.5], None),
+    ],
 )
 def test_bins_are_round_and_hold_everything(values: list[float], edges: list[float] | None) -> None:
     found = Distribution.of(np.array(values))
