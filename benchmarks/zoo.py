@@ -26,46 +26,40 @@ CURVES = Path("benchmarks/results/learning/curves")
 LARGEST_POLICY = 1_000_000  # bytes
 NUM_POINTS = 100  # of a curve
 # Experiments with several agents have results but no policies, because a policy file holds one module.
-SEVERAL_AGENTS = {
-    **dict.fromkeys(("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"), 10),
-    **dict.fromkeys(("ippo_investment_game", "ippo_speaker_listener", "mappo_investment_game"), 10),
-    **dict.fromkeys(("mappo_speaker_listener", "ppo_dqn_multi_agent_cartpole", "ppo_league_tictactoe"), 10),
-    **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
-    "mappo_simple_spread": 5,
-    **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
-}
+SEVERAL_AGENTS = """
+    appo_multi_agent_cartpole dqn_multi_agent_cartpole impala_multi_agent_cartpole
+    ippo_investment_game ippo_speaker_listener mappo_investment_game mappo_simple_spread
+    mappo_speaker_listener ppo_dqn_multi_agent_cartpole ppo_league_tictactoe
+    ppo_multi_agent_cartpole ppo_multi_agent_cartpole_shared ppo_speaker_listener qmix_two_step_game
+    sac_multi_agent_pendulum vdn_two_step_game
+""".split()
+_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+_MINATAR = [f"{algorithm}_minatar_{game}" for algorithm in ("dqn", "ppo", "pqn") for game in _GAMES]
+_CROSSQ = ["crossq_half_cheetah", "crossq_hopper", "crossq_walker2d"]
 # Trained for a fixed number of env steps, as in published results.
-FIXED = {
-    **dict.fromkeys(("ppo_hopper", "ppo_half_cheetah", "ppo_walker2d", "ppo_swimmer", "ppo_reacher", "ppo_pusher"), 10),
-    **dict.fromkeys(("ppo_ant", "ppo_humanoid", "ppo_ant_tuned", "ppo_half_cheetah_tuned", "ppo_swimmer_tuned"), 10),
-    **dict.fromkeys(("ppo_bipedal_walker", "sac_bipedal_walker"), 10),
-    **dict.fromkeys(("crossq_half_cheetah", "crossq_hopper", "crossq_walker2d"), 5),
-    **dict.fromkeys(("ppo_minatar_asterix", "ppo_minatar_breakout", "ppo_minatar_freeway"), 5),
-    **dict.fromkeys(("ppo_minatar_seaquest", "ppo_minatar_space_invaders"), 5),
-    **dict.fromkeys(("pqn_minatar_asterix", "pqn_minatar_breakout", "pqn_minatar_freeway"), 5),
-    **dict.fromkeys(("pqn_minatar_seaquest", "pqn_minatar_space_invaders"), 5),
-    **dict.fromkeys(("dqn_minatar_asterix", "dqn_minatar_breakout", "dqn_minatar_freeway"), 5),
-    **dict.fromkeys(("dqn_minatar_seaquest", "dqn_minatar_space_invaders"), 5),
-}
+_FIXED = """
+    ppo_ant ppo_ant_tuned ppo_bipedal_walker ppo_half_cheetah ppo_half_cheetah_tuned ppo_hopper
+    ppo_humanoid ppo_pusher ppo_reacher ppo_swimmer ppo_swimmer_tuned ppo_walker2d
+    sac_bipedal_walker
+""".split()
+FIXED = [*_CROSSQ, *_MINATAR, *_FIXED]
+# Trained until they reach the target of their `stop` block.
+_TO_A_TARGET = """
+    a2c_cartpole a2c_replay_cartpole a3c_cartpole apex_cartpole appo_cartpole
+    appo_misbehaving_cartpole appo_pendulum appo_stateless_cartpole_lstm crossq_pendulum
+    ddpg_pendulum dqn_cartpole dqn_cartpole_iqn dqn_lunarlander dqn_stateless_cartpole_lstm
+    her_bit_flipping impala_cartpole munchausen_dqn_cartpole pg_cartpole ppo_acrobot ppo_atari_pong
+    ppo_cartpole ppo_catch ppo_curriculum_goal_maze ppo_dict_cartpole ppo_inverted_pendulum
+    ppo_lunarlander ppo_masked_cartpole ppo_minigrid_doorkey ppo_minigrid_empty
+    ppo_minigrid_key_corridor ppo_minigrid_memory ppo_pendulum ppo_sb3_cartpole
+    ppo_stateless_cartpole_lstm pqn_cartpole rainbow_cartpole sac_cartpole_discrete
+    sac_lunarlander_continuous sac_pendulum td3_pendulum tqc_pendulum
+""".split()
 # Number of seeds: ten, or fewer if a run takes more than twenty minutes on one core.
 EXPERIMENTS = {
-    **FIXED,
-    **SEVERAL_AGENTS,
-    **dict.fromkeys(
-        ("a2c_cartpole", "dqn_cartpole", "dqn_cartpole_iqn", "munchausen_dqn_cartpole", "pg_cartpole", "pqn_cartpole"),
-        10,
-    ),
-    **dict.fromkeys(("ppo_acrobot", "ppo_atari_pong", "ppo_cartpole"), 10),
-    **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
-    **dict.fromkeys(("ppo_minigrid_doorkey", "ppo_minigrid_key_corridor", "ppo_minigrid_memory"), 10),
-    **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
-    **dict.fromkeys(("crossq_pendulum", "ddpg_pendulum", "sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
-    **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
-    **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
-    **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),
-    **dict.fromkeys(("appo_misbehaving_cartpole", "ppo_curriculum_goal_maze"), 10),
+    **dict.fromkeys((*FIXED, *SEVERAL_AGENTS, *_TO_A_TARGET), 10),
+    **dict.fromkeys((*_CROSSQ, *_MINATAR, "mappo_simple_spread"), 5),
     **dict.fromkeys(("dqn_lunarlander", "sac_lunarlander_continuous"), 3),
-    "dqn_stateless_cartpole_lstm": 10,
 }
 
 
