@@ -246,21 +246,21 @@ class UpdateTargetNetworkConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class BranchesConfig(OperatorConfig):
-    """Base class of operators that run several plans in turn."""
+    """Base class of operators that run several branches in turn."""
 
-    plans: list[list[Any]] = option([], "plans, each a list of operators")
+    plans: list[list[Any]] = option([], "branches, each a list of operators")
     mode: str = option(
         ROUND_ROBIN,
-        "round_robin: take items from the plans in turn, in fixed shares; async: from any plan that has one",
+        "round_robin: take items from the branches in turn, in fixed shares; async: from any branch that has one",
         choices=(ROUND_ROBIN, ASYNC),
     )
     output_indexes: list[int] | None = option(
-        None, "indices (from 0) of the plans whose items are returned; null: all", minimum=0
+        None, "indices (from 0) of the branches whose items are returned; null: all", minimum=0
     )
     round_robin_weights: list[int | str] | str | None = option(
         None,
-        "items per plan and round; '*': all that are ready; null: 1 each; auto: for a sampling and a training plan, in "
-        "the ratio of algorithm.training_intensity",
+        "items per branch and round; '*': all that are ready; null: 1 each; auto: for a sampling and a training "
+        "branch, in the ratio of algorithm.training_intensity",
         minimum=1,
         choices=("*", AUTO),
     )
@@ -268,12 +268,12 @@ class BranchesConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class ConcurrentlyConfig(BranchesConfig):
-    """Run several plans in turn."""
+    """Run several branches in turn."""
 
 
 @dataclass(frozen=True)
 class DuplicateConfig(BranchesConfig):
-    """Pass each item to several plans, which run in turn."""
+    """Pass each item to several branches, which run in turn."""
 
     takes: ClassVar[tuple[str, ...]] = ITEMS
 
@@ -290,7 +290,7 @@ class EnqueueConfig(OperatorConfig):
 
 @dataclass(frozen=True)
 class DequeueConfig(OperatorConfig):
-    """Take items from a queue that another plan fills."""
+    """Take items from a queue that another branch fills."""
 
     queue: str = option("queue", "name of the queue")
 
