@@ -116,7 +116,7 @@ class OfflineConfig:
         "pre-learners, the batches depend on timing",
     )
     prelearner_buffer_kwargs: dict[str, Any] = option(
-        {}, "keyword arguments of the buffer: capacity (env steps), batch_length_T (env steps of a sampled fragment)"
+        {}, "keyword arguments of the buffer: capacity (env steps), batch_length_T (env steps of a sampled chunk)"
     )
     prelearner_module_synch_period: int = option(
         10, "updates between two transfers of weights to pre-learners that use the module", unit="updates", minimum=1
