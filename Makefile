@@ -112,7 +112,7 @@ dist-check: setup
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# The systems that `make bench` compares with, each in an environment of its own.
+# The systems that `make bench` compares with, each in a separate virtual environment.
 peers: .peers/sb3/.installed .peers/rllib/.installed .peers/d3rlpy/.installed
 
 .peers/%/.installed: benchmarks/peers/requirements-%.txt
@@ -120,8 +120,8 @@ peers: .peers/sb3/.installed .peers/rllib/.installed .peers/d3rlpy/.installed
 	.peers/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-# All benchmarks, one after the other: `make bench`, an hour; `make --keep-going bench` goes on after a failed
-# one; `make bench BENCH_ARGS=--quick` only shows that they run. One alone: `make bench-memory`.
+# All benchmarks, one after the other: `make bench`, an hour; `make --keep-going bench` continues after a
+# failed one; `make bench BENCH_ARGS=--quick` only shows that they run. A single one: `make bench-memory`.
 BENCHES := $(addprefix bench-,throughput asynchronous callbacks many_environments a2c multi_agent several_agents league memory pipelines vector_backends episodes startup replay dqn rainbow soft_actor_critic offline offline_q rllink sweeps)
 BENCH_ARGS ?=
 
