@@ -17,7 +17,7 @@ EXIT_CODES = {
     2: "the command line, the configuration or a file is wrong; no run was started",
     3: "finished, but an --assert condition is not met",
     4: "the --budget ran out before the end",
-    130: "interrupted (Ctrl-C, SIGTERM, or a closed pipe), after a checkpoint",
+    130: "interrupted (Ctrl-C, SIGTERM, SIGHUP); training writes a checkpoint first, also if its output pipe is closed",
     141: "the reader of the output closed the pipe, as in `runner list | head`",
 }
 
