@@ -37,11 +37,11 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", *
 
 
 class UntrustedError(UserError):
-    """An untrusted configuration needs permissions that are granted only to trusted ones."""
+    """An untrusted configuration needs permissions that only trusted configurations get."""
 
     def __init__(self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement]) -> None:
         self.requirements = tuple(requirements)
-        head = [f"{what} is not signed with your key and needs permissions that only trusted ones get"]
+        head = [f"{what} is not signed with your key and needs permissions that only trusted files get"]
         head += [f"   where         {where}", f"   origin        {reason}"]
         width = max((len(requirement.key) for requirement in requirements), default=0)
         listed = [
