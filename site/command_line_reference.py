@@ -49,7 +49,7 @@ policies of the zoo.
 
 ## Limitations
 - Flags of Hydra are not accepted. The error names the verb or the option with the same purpose.
-- `latest` and names of experiments find runs below `outputs` of the working folder only.
+- `latest` and names of experiments find runs only below `outputs` in the working directory.
 
 ## Next steps
 - [Write and validate experiments](../guides/experiments.md)
