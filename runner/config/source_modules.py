@@ -202,7 +202,7 @@ def _find_spec(name: str) -> ModuleSpec:
             spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
             raise UnknowableError from None
-        what = f"there is no package {name} in the working folder, in PYTHONPATH, or installed"
+        what = f"there is no package {name} in the working directory, in PYTHONPATH, or installed"
         fix = (
             f"run the command in the folder that contains {name}, add this folder to PYTHONPATH, or install the package"
         )

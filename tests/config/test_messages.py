@@ -747,8 +747,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "module._target_: there is no package nowhere_to_be_found in the working folder, in PYTHONPATH, "
-                    "or installed"
+                    "module._target_: there is no package nowhere_to_be_found in the working directory, in "
+                    "PYTHONPATH, or installed"
                 ),
                 where="override module._target_=nowhere_to_be_found.Net",
                 got="nowhere_to_be_found.Net",
