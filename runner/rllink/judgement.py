@@ -91,8 +91,8 @@ class ClientJudge:
     """Finds clients whose episode returns differ too much from the returns of the other clients.
 
     A client is an outlier if the median of its returns differs from the median of the other clients by more than ten
-    deviations. The deviation is the median absolute deviation of the other clients' returns, and at least a tenth of
-    their median and at least 0.1. The comparison starts when three clients have five recent episodes each.
+    deviations. The deviation is 1.48 times the median absolute deviation of the other clients' returns, and at least a
+    tenth of their median and at least 0.1. The comparison starts when three clients have five recent episodes each.
 
     Args:
         trusted: names of clients that are never quarantined; patterns such as `*` are allowed.
