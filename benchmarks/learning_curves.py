@@ -21,7 +21,8 @@ from runner.config.validation import build_experiment_config
 _COLOUR, _TARGET_COLOUR = "#2962ff", "#d32f2f"
 _NUM_POINTS = 100
 _STEPS = "num_env_steps_sampled_lifetime"
-# Targets of experiments on recorded data, whose `stop` names no return: of tests/learning/test_offline_learning.py.
+# Targets of experiments on recorded data, whose `stop` does not contain a return, from
+# tests/learning/test_offline_learning.py.
 RECORDED = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
 RECORDED |= {"cql_discrete_cartpole": 400}
 STEP_LABELS = "datum.value ? format(datum.value, '~s') : '0'"  # 0.0, 200k, 1M without the first decimal
@@ -45,7 +46,7 @@ def quartiles_of(curves: Sequence[Curve]) -> Curve:
     A run that has stopped keeps its last return.
     """
     ends = sorted((curve[-1][0] for curve in curves), reverse=True)
-    last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least so long
+    last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least this long
     first = max(curve[0][0] for curve in curves)
     points = []
     for steps in np.linspace(first, max(first, last), _NUM_POINTS).tolist():
