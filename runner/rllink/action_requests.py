@@ -12,8 +12,9 @@ from runner.config.rllink import RLlinkConfig
 from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics
 from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode, Version, Versions
 from runner.rllink.messages import AgentSpaces, Answer, GetActionsRequest, MessageError, NewObservation
+from runner.rllink.open_episodes import EpisodeChanges
 from runner.rllink.received_episodes import SampledChunks
-from runner.rllink.receiving import NewEpisodes, Receiver, check_end
+from runner.rllink.receiving import Receiver, check_end
 from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
@@ -201,17 +202,19 @@ class ActionRequests:
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
-                new = NewEpisodes(request.client.open)
-                read = [self._read(request, place, observed, new) for place, observed in enumerate(request.elements)]
+                changes = EpisodeChanges(request.client.open)
+                read = [
+                    self._read(request, place, observed, changes) for place, observed in enumerate(request.elements)
+                ]
             except MessageError as error:
                 request.reject(error)
                 continue
-            new.carry_out()
+            changes.apply()
             for element in read:
                 by_module.setdefault(element.agent.module_id, []).append(element)
         return by_module
 
-    def _read(self, request: _Request, place: int, observed: NewObservation, new: NewEpisodes) -> _Element:
+    def _read(self, request: _Request, place: int, observed: NewObservation, changes: EpisodeChanges) -> _Element:
         """Check an element and decode its observation; raise `MessageError` if it is not valid."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
@@ -225,11 +228,11 @@ class ActionRequests:
             text = f"episode {observed.id!r:.80} is not open: a first observation must not have a reward or an end"
             raise MessageError("unknown_episode", text, f"{path}.id")
         check_end(observed, path)
-        episode = served.episode if served is not None else new.add(*key)
+        episode = served.episode if served is not None else changes.begin(*key)
         if served is None:
             episode.task = self._receiver.task(observed, path)
         if observed.is_env_done:
-            new.end_env_episode(episode)
+            changes.end_env_episode(episode)
         return _Element(request, place, agent, ObservedStep(observed, episode, served, obs))
 
 

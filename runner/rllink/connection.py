@@ -31,8 +31,8 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
+from runner.rllink.open_episodes import OpenEpisodes
 from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory, SharedBodies
-from runner.rllink.receiving import OpenEpisodes
 from runner.rllink.service import Service
 from runner.rllink.session import ServedClient, Session
 

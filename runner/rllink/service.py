@@ -40,7 +40,7 @@ from runner.rllink.messages import (
     decode_request,
 )
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, SampledChunks
-from runner.rllink.receiving import Receiver
+from runner.rllink.receiving import ReceivedMessage, Receiver
 from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
@@ -364,10 +364,11 @@ class Service:
                 return self._state_when_ready(client)
             case EpisodesAndGetState():
                 self._check_has_files(client)
-                seq_no = self._take_episodes(client, request, body_format, body)
-                return self._when_not_full(self._state_after_episodes(client, seq_no))
+                message = self._take_episodes(client, request, body_format, body)
+                return self._when_not_full(self._state_after_episodes(client, message.parts))
             case Episodes():
-                return self._acknowledge(client, request, body_format, body)
+                message = self._take_episodes(client, request, body_format, body)
+                return self._when_not_full(self._ack(message.num_env_steps))
             case GetActionsRequest():
                 return self._actions.ask(client, request, body_format)
         raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
@@ -398,8 +399,12 @@ class Service:
             return self._wait(client, self.versions.newest_seq_no, False)
         return self._state(client)
 
-    def _state_after_episodes(self, client: ServedClient, seq_no: int) -> Answer | asyncio.Future[Answer]:
-        if not self._is_on_policy or seq_no < self.versions.newest_seq_no:
+    def _state_after_episodes(
+        self, client: ServedClient, parts: Sequence[ReceivedChunks]
+    ) -> Answer | asyncio.Future[Answer]:
+        newest = self.versions.newest_seq_no
+        seq_no = max((int(part.weights_seq_no.max()) for part in parts), default=newest)
+        if not self._is_on_policy or seq_no < newest:
             return self._state(client)
         client.samples = True
         answer = self._wait(client, seq_no, True)
@@ -439,28 +444,24 @@ class Service:
 
     # -- episodes ------------------------------------------------------------------------------------------------------
 
-    def _take_episodes(self, client: ServedClient, request: Episodes, body_format: str, body: bytes) -> int:
-        """Queue the chunks of a message; return the highest number of the weights that chose its actions."""
+    def _take_episodes(self, client: ServedClient, request: Episodes, body_format: str, body: bytes) -> ReceivedMessage:
+        """Decode a message, write it to the journal, and queue its chunks."""
         newest = self.versions.newest_seq_no
         assumed = newest if client.seq_no is None else client.seq_no
-
-        def check(parts: list[ReceivedChunks], num_env_steps: int) -> None:
-            self._check_versions(parts, num_env_steps)
-            if parts:
-                number = None if request.request is UNSET else request.request
-                who = client.name, client.session_id
-                record = Record(*who, number, body_format, assumed, body, client.open.says_ends)
-                self.journal.append(record)
-
         try:
-            parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
+            message = self._receiver.receive(request, body_format, client.open, assumed)
+            self._check_versions(message)
         except MessageError as error:
             if error.code in _STEPS_ARE_LOST:
                 self._lose_rejected(client, _named_chunks(request))
             raise
-        self._queue_parts(client, parts, num_env_steps, self.journal.num_records - 1)
+        if message.parts:
+            number = None if request.request is UNSET else request.request
+            who = client.name, client.session_id
+            self.journal.append(Record(*who, number, body_format, assumed, body, client.open.says_ends))
+        self._queue_message(client, message, self.journal.num_records - 1)
         self._close_batch_if_full()
-        return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
+        return message
 
     def _lose_rejected(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
         """Truncate the open episodes named in a rejected message, and record this in the journal."""
@@ -479,13 +480,15 @@ class Service:
         who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
         self.journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
 
-    def _queue_parts(self, client: ServedClient, parts: list[ReceivedChunks], num_env_steps: int, record: int) -> None:
-        if parts:
+    def _queue_message(self, client: ServedClient, message: ReceivedMessage, record: int) -> None:
+        """Accept a message: apply its changes, and queue its chunks."""
+        message.changes.apply()
+        if message.parts:
             is_left_out = client.name in self._quarantined
             with self._queue_lock:
-                self._queue.append(_Queued([] if is_left_out else parts, num_env_steps, record))
-                self._num_queued += 0 if is_left_out else num_env_steps
-        self.counts.num_env_steps_received += num_env_steps
+                self._queue.append(_Queued([] if is_left_out else message.parts, message.num_env_steps, record))
+                self._num_queued += 0 if is_left_out else message.num_env_steps
+        self.counts.num_env_steps_received += message.num_env_steps
 
     def take_again(self, client: ServedClient, record: Record, number: int, is_left_out: bool) -> None:
         """Queue a message that was accepted before a restart, without checking its weights number again.
@@ -516,10 +519,8 @@ class Service:
         with self._receiver.taking_again():
             for _ in range(2):
                 try:
-                    received = self._receiver.receive(
-                        request, body_format, client.open, record.weights_seq_no, lambda *_: None
-                    )
-                    self._queue_parts(client, *received, number)
+                    message = self._receiver.receive(request, body_format, client.open, record.weights_seq_no)
+                    self._queue_message(client, message, number)
                     return
                 except MessageError:  # steps between two records were rejected, so these episodes have gaps
                     self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
@@ -553,30 +554,22 @@ class Service:
                 return self._ack(request.num_env_steps)
         return self.answer(client, request, body_format, b"")
 
-    def _check_versions(self, parts: Iterable[ReceivedChunks], num_env_steps: int) -> None:
+    def _check_versions(self, message: ReceivedMessage) -> None:
         newest = self.versions.newest_seq_no
-        for part in parts:
+        for part in message.parts:
             oldest = int(part.weights_seq_no.min())
             if part.weights_seq_no.max() > newest:
                 text = f"weights_seq_no {part.weights_seq_no.max()} does not exist yet, the newest is {newest}"
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
             if self._is_on_policy and (oldest < newest or self._is_updating):
-                self.counts.num_env_steps_stale += num_env_steps
+                self.counts.num_env_steps_stale += message.num_env_steps
                 text = f"the episodes were sampled with weights {oldest}, which are outdated; send GET_STATE"
                 raise MessageError("stale_weights", text, "$.weights_seq_no")
             if self.versions.get(oldest) is None and not part.has_outputs:
-                self.counts.num_env_steps_stale += num_env_steps
+                self.counts.num_env_steps_stale += message.num_env_steps
                 kept = ", ".join(map(str, self.versions.kept))
                 text = f"weights {oldest} are no longer kept (kept: {kept}); send action_logp and action_dist_inputs"
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
-
-    def _acknowledge(
-        self, client: ServedClient, request: Episodes, body_format: str, body: bytes
-    ) -> Answer | asyncio.Future[Answer]:
-        before = self.counts.num_env_steps_received
-        self._take_episodes(client, request, body_format, body)
-        num_env_steps = self.counts.num_env_steps_received - before
-        return self._when_not_full(self._ack(num_env_steps))
 
     def _ack(self, num_env_steps: int) -> Answer:
         return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from runner.rllink.inference import ServedEpisode
 from runner.rllink.messages import AgentKey, Answer, MessageError
-from runner.rllink.receiving import OpenEpisodes
+from runner.rllink.open_episodes import OpenEpisodes
 
 
 @dataclass(eq=False)

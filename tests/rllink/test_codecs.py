@@ -23,8 +23,9 @@ from runner.rllink.client.frames import FrameError, FrameReader, compressed, dec
 from runner.rllink.client.packing import DTYPES, block, pack, unpack
 from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import decode_request
+from runner.rllink.open_episodes import OpenEpisodes
 from runner.rllink.received_episodes import join_chunks
-from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver
+from runner.rllink.receiving import AgentSpaces, Receiver
 from tests.rllink.test_check import SPACES
 
 QUICK = settings(max_examples=80, deadline=None)
@@ -255,14 +256,8 @@ def _plain(value: Any) -> Any:
 def _received(agent: AgentSpaces, body: bytes, body_format: str) -> Any:
     request = decode_request(body, body_format)  # type: ignore[arg-type]
     receiver = Receiver({None: agent}, RewardBound())
-    parts, num_env_steps = receiver.receive(
-        request,  # type: ignore[arg-type]
-        body_format,
-        OpenEpisodes("c", 10),
-        1,
-        lambda parts, steps: None,
-    )
-    return join_chunks(parts, ()).block, num_env_steps
+    message = receiver.receive(request, body_format, OpenEpisodes("c", 10), 1)  # type: ignore[arg-type]
+    return join_chunks(message.parts, ()).block, message.num_env_steps
 
 
 @given(SPACES, SPACES, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 99))
