@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +57,8 @@ class Receiver:
         agents: agent id -> spaces, with the key None for a single agent.
         bound: largest absolute reward that is accepted.
         tasks: names of the tasks of the run.
+        is_journal: whether the messages come from the journal. They were accepted under an earlier bound, so a bound
+            that was derived or learned does not apply to them.
     """
 
     def __init__(
@@ -65,26 +66,19 @@ class Receiver:
         agents: Mapping[str | None, AgentSpaces],
         bound: RewardBound,
         tasks: Collection[str] = (),
+        is_journal: bool = False,
     ) -> None:
         self._agents = agents
         self._tasks = tasks
         self._bound = bound
-        self._is_taking_again = False
-
-    @contextmanager
-    def taking_again(self) -> Iterator[None]:
-        """Receive messages of the journal in this context: they were accepted under an earlier bound of rewards."""
-        self._is_taking_again = True
-        try:
-            yield
-        finally:
-            self._is_taking_again = False
+        self._is_journal = is_journal
 
     @property
     def max_abs_reward(self) -> float:
         """The largest absolute reward that is accepted now."""
-        is_chosen = bool(self._bound.reason)
-        return _LARGEST_REWARD if is_chosen and self._is_taking_again else min(self._bound.value, _LARGEST_REWARD)
+        if self._is_journal and self._bound.reason:
+            return _LARGEST_REWARD
+        return min(self._bound.value, _LARGEST_REWARD)
 
     def receive(
         self, message: Episodes, body_format: str, open_episodes: OpenEpisodes, weights_seq_no: int

@@ -141,6 +141,7 @@ class Service:
         self._agents = agents
         self.tasks = dict(tasks)
         self._receiver = Receiver(agents, bound, tasks)
+        self._journal_receiver = Receiver(agents, bound, tasks, is_journal=True)
         self._quarantined: set[str] = set()
         self.versions = versions
         self.journal = journal
@@ -516,14 +517,13 @@ class Service:
         if is_left_out:
             self._leave_out(client, _named_chunks(request))
             return
-        with self._receiver.taking_again():
-            for _ in range(2):
-                try:
-                    message = self._receiver.receive(request, body_format, client.open, record.weights_seq_no)
-                    self._queue_message(client, message, number)
-                    return
-                except MessageError:  # steps between two records were rejected, so these episodes have gaps
-                    self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
+        for _ in range(2):
+            try:
+                message = self._journal_receiver.receive(request, body_format, client.open, record.weights_seq_no)
+                self._queue_message(client, message, number)
+                return
+            except MessageError:  # steps between two records were rejected, so these episodes have gaps
+                self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
         self._leave_out(client, _named_chunks(request))
         _log.warning(
             "RLlink: dropping a message of %s from before the restart, because it does not continue its episodes",
