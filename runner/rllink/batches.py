@@ -11,8 +11,8 @@ from typing import Any
 from runner.interrupts import Interrupted, is_interrupted
 from runner.rllink.client_judges import ClientJudges
 from runner.rllink.inference import Version
+from runner.rllink.message_queue import Batch
 from runner.rllink.server import Server
-from runner.rllink.service import Batch
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,6 @@ class Batches:
         found = self._judges.judge(batch)
         if found:
             self._server.call(self._service.quarantine, found)
-        judged, num_left_out = self._judges.without_quarantined(batch)
-        self._service.count_left_out(num_left_out)
+        judged = self._judges.without_quarantined(batch)
+        self._service.counts.num_env_steps_quarantined += judged.num_left_out
         return judged

@@ -14,8 +14,8 @@ from runner.episodes import nested
 from runner.episodes.columns import REWARDS, ColumnBlock, lookback_rows, row_ranges
 from runner.episodes.rollout_parts import take_chunks
 from runner.rllink.judgement import ClientJudge, RewardBound
+from runner.rllink.message_queue import Batch
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks, count_env_steps
-from runner.rllink.service import Batch
 from runner.state import DeclaredState
 
 _log = logging.getLogger(__name__)
@@ -79,19 +79,24 @@ class ClientJudges(DeclaredState):
             )
         return found
 
-    def without_quarantined(self, batch: Batch) -> tuple[Batch, int]:
-        """Return the batch without the steps of quarantined clients, and the number of its env steps."""
+    def without_quarantined(self, batch: Batch) -> Batch:
+        """Return the batch without the steps of quarantined clients."""
         names = self.quarantined
         left_out = [chunk for chunk in _chunks_of(batch) if chunk.episode.client in names] if names else []
         if not left_out:
-            return batch, 0
+            return batch
         received = [part for part in batch.received if part.episodes[0].client not in names]
         served = [kept for one in batch.served if (kept := _without(one, names)) is not None]
         in_served = {id(episode) for one in batch.served for episode in one.episodes}
         steps = [(chunk.episode, chunk.num_steps) for chunk in left_out]
         num_received = count_env_steps(one for one in steps if id(one[0]) not in in_served)
-        num_env_steps = batch.num_env_steps - num_received
-        return replace(batch, received=received, served=served, num_env_steps=num_env_steps), count_env_steps(steps)
+        return replace(
+            batch,
+            received=received,
+            served=served,
+            num_env_steps=batch.num_env_steps - num_received,
+            num_left_out=batch.num_left_out + count_env_steps(steps),
+        )
 
     def counts(self, connected: Collection[str]) -> dict[str, int]:
         """Return the metrics of clients.

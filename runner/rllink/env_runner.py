@@ -18,12 +18,13 @@ from runner.rllink.batches import Batches
 from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import SampledEnvEpisodes
 from runner.rllink.inference import Version
+from runner.rllink.message_queue import Batch
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import SampledChunks, add_returns
 from runner.rllink.returning_clients import ReturningClients
 from runner.rllink.sample_listeners import SampleListener
 from runner.rllink.server import Server
-from runner.rllink.service import Batch, Counts
+from runner.rllink.service import Counts
 
 
 class ExternalEnvRunner:
@@ -117,8 +118,9 @@ class ExternalEnvRunner:
         self._published = {module_id: np.array(vector) for module_id, vector in self._weights.items()}
         self._journal.note_weights(self._service.versions.newest_seq_no + 1)
         versions = self._service.versions
-        # `oldest_queued` is read in the event loop, so that no message is queued before the version is added.
-        return self.server.call(lambda: versions.add(self._published, self._shared_state, self._service.oldest_queued))
+        queue = self._service.queue
+        # The queue is read in the event loop, so that no message is queued before the version is added.
+        return self.server.call(lambda: versions.add(self._published, self._shared_state, queue.oldest_seq_no))
 
     def _chunks_of(self, batch: Batch) -> list[SampledChunks]:
         """Complete the received chunks of each module; served chunks are already complete."""
@@ -172,7 +174,7 @@ class ExternalEnvRunner:
 
     def _state(self) -> dict[str, Any]:
         service = self._service
-        self._journal.begin_segment(service.num_records_sampled)
+        self._journal.begin_segment(service.queue.num_records_sampled)
         return {
             "weights_seq_no": service.versions.newest_seq_no,
             "modules": {
@@ -182,7 +184,7 @@ class ExternalEnvRunner:
                 }
                 for module_id, built in self._built_modules.items()
             },
-            "num_records": service.num_records_sampled,
+            "num_records": service.queue.num_records_sampled,
             "sessions": {session.id: session.get_state() for session in self.server.sessions.values()},
             "episodes": {episode.id: episode.get_state() for episode in service.episodes_sampled_in_part()},
             "env_episodes": self._env_episodes.get_state(service.served_env_episodes()),
@@ -204,7 +206,7 @@ class ExternalEnvRunner:
             self._built_modules[module_id].env_to_module.set_state(pipelines["env_to_module"])
             self._built_modules[module_id].module_to_env.set_state(pipelines["module_to_env"])
         service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
-        service.num_records_sampled = int(state["num_records"])
+        service.queue.num_records_sampled = int(state["num_records"])
         self._judges.set_state(state["judges"])
         clients.restore_sessions(state["sessions"])
         service.quarantine(self._judges.quarantined)

@@ -52,7 +52,7 @@ class ReturningClients:
         """Accept the messages after the checkpoint again; `num_sampled` of them had been sampled before."""
         records = list(journal.records_from(num_sampled))
         first = journal.num_records - len(records)  # older records may be deleted
-        self._service.num_records_sampled = first
+        self._service.queue.num_records_sampled = first
         for number, record in enumerate(records, first):
             is_skipped = journal.is_skipped(number)
             if is_skipped:
@@ -78,6 +78,6 @@ class ReturningClients:
         if name not in self._by_name:
             client = self._by_name[name] = self._server.new_client(name)
             # Differs from an earlier restart, when fewer messages had been sampled.
-            client.open.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
+            client.open.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.queue.num_records_sampled)
             self._gone.add(client)
         return self._by_name[name]

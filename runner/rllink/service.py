@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.inference import ModuleInference, Version, Versions
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.judgement import RewardBound
+from runner.rllink.message_queue import Batch, MessageQueue
 from runner.rllink.messages import (
     JSON,
     MSGPACK,
@@ -39,54 +37,13 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
-from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, SampledChunks
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 from runner.rllink.receiving import ReceivedMessage, Receiver
 from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
 
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Env steps for one sample.
-
-    Attributes:
-        received: parts of messages, in order of arrival.
-        num_env_steps: number of env steps in `received` and `served`.
-        served: chunks of episodes in which the server chose the actions.
-        learned: states by module id, which connectors have learned from these episodes.
-        records: numbers of the journal records in the batch.
-        connector_metrics: metrics that connectors reported while the server chose actions.
-    """
-
-    received: list[ReceivedChunks]
-    num_env_steps: int
-    served: list[SampledChunks] = field(default_factory=list)
-    learned: list[dict[str, Any]] = field(default_factory=list)
-    records: range = range(0)
-    connector_metrics: ReducedMetrics = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it contains no steps, because clients in quarantine sent all of them."""
-        return not (self.received or self.served)
-
-
-@dataclass(eq=False)
-class _Queued:
-    """A message that was not sampled yet.
-
-    Attributes:
-        parts: its chunks; empty if its client is in quarantine.
-        num_env_steps: number of env steps.
-        record: number of its record in the journal.
-    """
-
-    parts: list[ReceivedChunks]
-    num_env_steps: int
-    record: int
 
 
 @dataclass(eq=False)
@@ -145,13 +102,10 @@ class Service:
         self._quarantined: set[str] = set()
         self.versions = versions
         self.journal = journal
-        self.num_records_sampled = 0  # number of sampled journal records
+        self.queue = MessageQueue()
         self.counts = Counts()
         self.clients: set[ServedClient] = set()  # connected
         self.known: set[ServedClient] = set()  # connected, or able to resume a session
-        self._queue: deque[_Queued] = deque()
-        self._queue_lock = threading.RLock()
-        self._num_queued = 0
         self._collecting: tuple[int, asyncio.Future[Batch]] | None = None
         self._is_updating = True  # until there are weights
         self._waiting: list[_Waiting] = []
@@ -166,13 +120,6 @@ class Service:
     def use_tasks(self, odds: Mapping[str, float]) -> None:
         """Make clients draw the tasks of new episodes with these probabilities from now on."""
         self._actions.task_odds = dict(odds)
-
-    @property
-    def oldest_queued(self) -> int | None:
-        """Return the lowest weights number in the queued messages."""
-        with self._queue_lock:
-            numbers = [int(part.weights_seq_no.min()) for queued in self._queue for part in queued.parts]
-        return min(numbers, default=None)
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
         """Send the newest weights to clients from now on.
@@ -194,22 +141,13 @@ class Service:
 
     def quarantine(self, names: Collection[str]) -> None:
         """Leave the steps of these clients out of samples from now on, including queued steps."""
-        with self._queue_lock:
-            self._quarantined |= set(names)
-            for queued in self._queue:
-                if queued.parts and queued.parts[0].episodes[0].client in self._quarantined:
-                    queued.parts = []
-                    self._num_queued -= queued.num_env_steps
+        self._quarantined |= set(names)
+        self.queue.leave_out(self._quarantined)
         for client in self.known:
             if client.name in self._quarantined:
                 client.is_quarantined = True
                 for episode in client.open.by_key.values():
                     episode.lose()
-
-    def count_left_out(self, num_env_steps: int) -> None:
-        """Count env steps of clients in quarantine."""
-        with self._queue_lock:
-            self.counts.num_env_steps_quarantined += num_env_steps
 
     @property
     def connected(self) -> set[str]:
@@ -218,7 +156,8 @@ class Service:
 
     def counts_of_sampled(self) -> Counts:
         """Return the counts without queued messages, which are counted again after a restart."""
-        return replace(self.counts, num_env_steps_received=self.counts.num_env_steps_received - self._num_queued)
+        num_env_steps = self.counts.num_env_steps_received - self.queue.num_env_steps
+        return replace(self.counts, num_env_steps_received=num_env_steps)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop in which all methods except `take_ready` are called."""
@@ -240,48 +179,34 @@ class Service:
         if future.done():  # cancelled: the queue stays as it is
             self._collecting = None
             return
-        if self._num_queued + self._actions.num_env_steps < target:
+        if self.queue.num_env_steps + self._actions.num_env_steps < target:
             self._release_if_stuck()
             return
         served, num_served = self._actions.cut()
-        received, num_received, records = self._taken_from_queue(target - num_served)
+        batch = self.queue.take(target - num_served)
+        assert batch is not None
         self._collecting, self._is_updating = None, True
-        learned, reported = self._actions.learned(), self._actions.take_metrics()
-        future.set_result(Batch(received, num_served + num_received, served, learned, records, reported))
+        future.set_result(
+            replace(
+                batch,
+                num_env_steps=batch.num_env_steps + num_served,
+                served=served,
+                learned=self._actions.learned(),
+                connector_metrics=self._actions.take_metrics(),
+            )
+        )
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """Return a batch if enough off-policy steps are queued, otherwise None; may be called from any thread.
 
         This saves a turn of the event loop, which takes tens of milliseconds while many clients send.
         """
-        with self._queue_lock:
-            if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
-                return None
-            received, num_received, records = self._taken_from_queue(num_env_steps)
-            return Batch(received, num_received, records=records)
-
-    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[ReceivedChunks], int, range]:
-        """Take the first messages that contain `num_env_steps` env steps.
-
-        Returns:
-            Parts of the messages, their number of env steps, and the numbers of their records.
-        """
-        received: list[ReceivedChunks] = []
-        taken = 0
-        with self._queue_lock:
-            first = self.num_records_sampled
-            while taken < num_env_steps:
-                queued = self._queue.popleft()
-                received += queued.parts
-                if queued.parts:
-                    taken += queued.num_env_steps
-                else:
-                    self.counts.num_env_steps_quarantined += queued.num_env_steps
-                self.num_records_sampled = queued.record + 1
-            self._num_queued -= taken
-        if not self._has_capacity.is_set():
+        if self._is_on_policy or self._actions.has_anything_to_cut:
+            return None
+        batch = self.queue.take(num_env_steps)
+        if batch is not None and not self._has_capacity.is_set():
             self._loop.call_soon_threadsafe(self._has_capacity.set)
-        return received, taken, range(first, self.num_records_sampled)
+        return batch
 
     def _release_if_stuck(self) -> None:
         """Release waiting clients with unchanged weights if all of them wait; otherwise they would deadlock."""
@@ -332,13 +257,8 @@ class Service:
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
             episode.lose()
-        if not lost:
-            return
-        going_on = set(map(id, lost))
-        with self._queue_lock:
-            for queued in reversed(self._queue):
-                for part in reversed(queued.parts):
-                    _truncate_last(part, going_on)
+        if lost:
+            self.queue.truncate(lost)
         self.counts.num_episodes_lost += len(lost)
 
     def answer(
@@ -485,10 +405,7 @@ class Service:
         """Accept a message: apply its changes, and queue its chunks."""
         message.changes.apply()
         if message.parts:
-            is_left_out = client.name in self._quarantined
-            with self._queue_lock:
-                self._queue.append(_Queued([] if is_left_out else message.parts, message.num_env_steps, record))
-                self._num_queued += 0 if is_left_out else message.num_env_steps
+            self.queue.add(message, record, is_left_out=client.name in self._quarantined)
         self.counts.num_env_steps_received += message.num_env_steps
 
     def take_again(self, client: ServedClient, record: Record, number: int, is_left_out: bool) -> None:
@@ -537,13 +454,11 @@ class Service:
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Return the episodes with some sampled steps whose other steps are queued or will arrive later."""
-        with self._queue_lock:
-            waiting = [episode for queued in self._queue for part in queued.parts for episode in part.episodes]
         # Steps of quarantined clients are not sampled, so their episodes cannot continue where the samples end.
         clients = [client for client in self.known if client.name not in self._quarantined]
         going_on = [episode for client in clients for episode in client.open.by_key.values()]
-        every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
-        return list(every.values())
+        every = {id(episode): episode for episode in (*self.queue.episodes, *going_on)}
+        return [episode for episode in every.values() if episode.last_obs_sampled is not None]
 
     def answer_again(self, client: ServedClient, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
         """Answer a request that was carried out before the server was restarted."""
@@ -576,7 +491,7 @@ class Service:
 
     def _when_not_full(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
         """Return the answer; as a future if the queue is full until the next batch is taken."""
-        is_full = self._num_queued > self._config.max_queued_env_steps and self._collecting is None
+        is_full = self.queue.num_env_steps > self._config.max_queued_env_steps and self._collecting is None
         if isinstance(answer, asyncio.Future) or not is_full:
             return answer
         self._has_capacity.clear()
@@ -598,11 +513,3 @@ def _named_chunks(request: Episodes) -> list[NamedChunk]:
         for one in chunks
         if one.id is not UNSET
     ]
-
-
-def _truncate_last(part: ReceivedChunks, going_on: set[int]) -> None:
-    """Mark the last chunk of each episode (by `id()`) in the set as truncated, and remove it from the set."""
-    for chunk in reversed(range(len(part.episodes))):
-        if id(part.episodes[chunk]) in going_on:
-            part.is_truncated[chunk] = True
-            going_on.discard(id(part.episodes[chunk]))

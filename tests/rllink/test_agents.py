@@ -142,7 +142,7 @@ def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(ser
         later["obs"][0] = episode(5)["obs"][-1]
         with pytest.raises(RLlinkError, match="unknown_weights"):
             client.send_episodes([{**later, **ids[0], "weights_seq_no": 77}])
-        assert not served.runner._service._queue, "a rejected message is not queued"
+        assert not served.runner._service.queue._messages, "a rejected message is not queued"
         for seed in (2, 3):
             sampling = served.sample(5)
             if seed == 2:  # the end of the other agent's

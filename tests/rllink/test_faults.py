@@ -521,12 +521,12 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve, connect: Connect
                 if name != "a":
                     client.get_actions([{"id": name, "obs": [0.0] * 4, "reward": 1.0}])
         if number == 5:
-            assert len(served.runner._service._queue) == 0
+            assert len(served.runner._service.queue._messages) == 0
             for _ in range(50):
                 raw_client = connect(served)
                 raw_client.ask({"type": "EPISODES", "episodes": []})
                 raw_client.close()
-            assert len(served.runner._service._queue) == 0
+            assert len(served.runner._service.queue._messages) == 0
     wait_until(lambda: served.runner.server.num_clients == 0)
     with Client(*served.address, reconnect_s=0) as client:
         client.send_episodes([episode(40)])

@@ -264,7 +264,7 @@ def test_a_server_that_is_sent_nonsense_goes_on_serving(served: Served, caplog: 
     wait_until(lambda: served.runner.server.num_clients == 0)
     service = served.runner._service
     assert len(service.clients) == len(service._actions._waiting) == len(service._waiting) == 0
-    assert service._num_queued > 0
+    assert service.queue.num_env_steps > 0
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 

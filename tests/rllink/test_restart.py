@@ -369,8 +369,8 @@ def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Con
         first.runner.get_state()
         sampling = first.sample(5)
     second = serve(OFF, run_dir=tmp_path, state=oldest)
-    num_left = second.runner._service._num_queued // 5
+    num_left = second.runner._service.queue.num_env_steps // 5
     assert 1 <= num_left < 6
     second.sample(5 * num_left).result(30)
     third = serve(OFF, run_dir=tmp_path, state=second.runner.get_state())
-    assert third.runner._service._num_queued == 0
+    assert third.runner._service.queue.num_env_steps == 0
