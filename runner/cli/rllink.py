@@ -12,7 +12,7 @@ from runner.config.errors import Problem
 
 if TYPE_CHECKING:
     from runner.rllink.check import Result
-    from runner.rllink.check_wire import Target
+    from runner.rllink.check.wire import Target
 
 _ALL_PASSED, _SOME_FAILED, _CANNOT_CHECK = 0, 1, 2
 _MOST_TIMEOUT_S = 3600.0
@@ -53,7 +53,7 @@ def _lines(result: Result) -> list[str]:
 
 
 def _target(address: str, arguments: Arguments) -> Target:
-    from runner.rllink.check_wire import Target
+    from runner.rllink.check.wire import Target
 
     host, separator, digits = address.rpartition(":")
     if not (separator and host and digits.isascii() and digits.isdigit() and 0 < int(digits) < 1 << 16):

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from runner.cli.main import main
 from runner.episodes.spaces import space_from_dict, space_to_dict
-from runner.rllink import sample_items
-from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
-from runner.rllink.check_wire import Target
+from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server, sample_items
+from runner.rllink.check.wire import Target
 from tests.conftest import ROOT, marked_but, run_process
 from tests.rllink.conftest import OFF, Serve
 from tests.rllink.small_server import SmallServer
@@ -251,7 +250,7 @@ def test_a_token_is_missing_or_wrong(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys, runner.cli.rllink\nfrom runner.rllink import check, check_extensions, check_rules\n"
+        "import sys, runner.cli.rllink\nfrom runner.rllink.check import base_rules, extension_rules\n"
         "print(sorted({'torch', 'ray', 'gymnasium', 'hydra', 'msgspec'} & set(sys.modules)))"
     )
     assert run_process(ROOT, program=("-c", code)).stdout == "[]\n"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runner.rllink.check import CannotCheck, check_server
-from runner.rllink.check_wire import Target
+from runner.rllink.check.wire import Target
 from runner.rllink.client import Client, RLlinkError, frames
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack, unpack

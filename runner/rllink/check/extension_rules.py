@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.rllink import sample_items
-from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
-from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
+from runner.rllink.check import sample_items
+from runner.rllink.check.checker import Checker, Rules, Skip, expect_error, expect_pong
+from runner.rllink.check.wire import Failure, NoAnswer, Wire, expect
 from runner.rllink.client.frames import SharedWriter, is_compressed, shared_frame
 from runner.rllink.client.packing import pack
 

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runner.episodes.spaces import space_from_dict
-from runner.rllink import sample_items
-from runner.rllink.check_wire import Failure, Target, Wire, expect, short
+from runner.rllink.check import sample_items
+from runner.rllink.check.wire import Failure, Target, Wire, expect, short
 
 if TYPE_CHECKING:
-    from runner.rllink.sample_items import Space
+    from runner.rllink.check.sample_items import Space
 
 
 def read_onnx(content: bytes) -> Any:

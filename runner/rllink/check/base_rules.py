@@ -9,9 +9,9 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-from runner.rllink import sample_items
-from runner.rllink.check_wire import Failure, NoAnswer, expect
-from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong, read_onnx
+from runner.rllink.check import sample_items
+from runner.rllink.check.checker import Checker, Rules, Skip, expect_error, expect_pong, read_onnx
+from runner.rllink.check.wire import Failure, NoAnswer, expect
 from runner.rllink.client.frames import frame
 
 RULES = Rules()

@@ -1,7 +1,7 @@
 """The conformance checker: tests any RLlink server from outside against each rule of docs/reference/rllink.md.
 
 `check_server` yields one result per rule, and `runner rllink check` prints them. The rules are in
-`check_rules.py` and `check_extensions.py`.
+`base_rules.py` and `extension_rules.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runner.rllink import check_extensions, check_rules
-from runner.rllink.check_wire import Failure, Target
-from runner.rllink.checker import CannotCheck as CannotCheck
-from runner.rllink.checker import Checker, Rule, Skip
+from runner.rllink.check import base_rules, extension_rules
+from runner.rllink.check.checker import CannotCheck as CannotCheck
+from runner.rllink.check.checker import Checker, Rule, Skip
+from runner.rllink.check.wire import Failure, Target
 
 Outcome = Literal["pass", "fail", "skip"]
 PASS: Final = "pass"
@@ -52,7 +52,7 @@ def check_server(target: Target, read_only: bool = False) -> Iterator[Result]:
     """
     checker = Checker(target)
     checker.meet()
-    for one in (*check_rules.RULES, *check_extensions.RULES):
+    for one in (*base_rules.RULES, *extension_rules.RULES):
         yield _result(checker, one, read_only)
 
 
