@@ -70,7 +70,7 @@ class Batches:
                 if now - told > _TELL_AFTER_S:
                     told = now
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
-                    address, num_clients = self._server.host_and_port, self._server.num_clients
+                    address, num_clients = self._server.host_and_port, self._server.connections.num_clients
                     _log.info("RLlink %s: waiting since %s; %d clients", address, waited, num_clients)
 
     def _stop_waiting(self, pending: Future[Batch]) -> Batch:

@@ -1,9 +1,10 @@
-"""Connections, which answer frames in order and handle every error of a frame, and their sessions and extensions."""
+"""Connections, which answer frames in order and handle every error of a frame, with their sessions and extensions."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import secrets
 import time
@@ -45,8 +46,8 @@ _HEARTBEAT_S = (0.2, 600.0)
 _MOST_SHARED = 64
 
 
-class Seats:
-    """The connections of a server: which of them have a seat, their sessions, and their extensions.
+class Connections:
+    """All connections of a server, and what they share: seats, sessions, and memory.
 
     Args:
         config: the `rllink` block.
@@ -58,6 +59,7 @@ class Seats:
         admission: admits connections without a seat.
         memory: distributes the memory for partly received messages.
         sessions: id -> session.
+        open: connections that are not closed yet.
     """
 
     def __init__(self, config: RLlinkConfig, service: Service, name: str) -> None:
@@ -68,8 +70,9 @@ class Seats:
         self.admission = Admission(config)
         self.memory = ReceiveMemory(config.max_receiving_bytes, config.frame_timeout_s)
         self.sessions: dict[str, Session] = {}
-        self._connections: set[Connection] = set()
+        self.open: set[Connection] = set()
         self._shared: dict[Connection, SharedBodies] = {}
+        self._numbers = itertools.count()
 
     @property
     def num_clients(self) -> int:
@@ -80,9 +83,19 @@ class Seats:
         """Make a client without episodes."""
         return ServedClient(name, OpenEpisodes(name, self.config.max_open_episodes), session_id=session_id)
 
-    def meet(self, connection: Connection) -> None:
-        """Add a new connection that does not have a seat yet."""
-        self._connections.add(connection)
+    def restore_session(self, session_id: str, name: str, number: int) -> ServedClient:
+        """Restore a session from before a restart, and return its client; call this before clients connect."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            client = self.new_client(name, session_id)
+            session = self.sessions[session_id] = Session(session_id, client, is_restored=True)
+            self.service.known.add(client)
+        session.number = max(session.number, number)
+        return session.client
+
+    def make(self, unseated: Unseated) -> Connection:
+        """Make the connection of a client that has arrived; asyncio then calls its `connection_made`."""
+        return Connection(self, next(self._numbers), unseated)
 
     def seat(self, connection: Connection, session: Session | None) -> bool:
         """Give a connection a seat; return whether one was free.
@@ -98,9 +111,9 @@ class Seats:
         self.service.join(connection.client)
         return True
 
-    def part(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Forget a closed connection."""
-        self._connections.discard(connection)
+        self.open.discard(connection)
         if not connection.is_seated:
             return
         shared = self._shared.pop(connection, None)
@@ -169,6 +182,24 @@ class Seats:
         """Read a body from the memory shared with a client; raise `MessageError` if it does not fit."""
         return self._shared[connection].read(length, self.config.max_body_bytes)
 
+    def check_time(self, now: float) -> None:
+        """Close connections that take too long, and forget sessions that were not resumed; called periodically."""
+        for connection in list(self.open):
+            connection.check_time(now)
+        self.memory.check_pace(now)
+        self.admission.forget(now)
+        left = sorted((one for one in self.sessions.values() if one.connection is None), key=lambda one: one.left_at)
+        num_too_many = len(left) - self.config.max_clients
+        for number, session in enumerate(left):
+            if number < num_too_many or now - session.left_at > self.config.session_timeout_s:
+                del self.sessions[session.id]
+                self.service.leave(session.client)
+
+    def close(self) -> None:
+        """Remove the memory that is shared with clients."""
+        for shared in self._shared.values():
+            shared.close()
+
 
 def _strings(asked: Mapping[str, Mapping[str, Any]], name: str, option: str) -> list[str]:
     values = asked.get(name, {}).get(option, [])
@@ -195,18 +226,18 @@ class Connection(asyncio.Protocol):
     """Speaks the protocol with one client.
 
     Args:
-        server: the server of the connection.
+        connections: all connections of the server.
         number: number of the connection, from 0.
         unseated: its admission, until it has a seat.
     """
 
-    def __init__(self, server: Seats, number: int, unseated: Unseated) -> None:
-        self._server = server
+    def __init__(self, connections: Connections, number: int, unseated: Unseated) -> None:
+        self._connections = connections
         self._unseated = unseated
-        self._config = server.config
+        self._config = connections.config
         self._reader = FrameReader(self._config.max_body_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.client = server.new_client(f"{server.name}-{number}")
+        self.client = connections.new_client(f"{connections.name}-{number}")
         self.session: Session | None = None
         self._extensions: dict[str, dict[str, Any]] = {}
         self._has_asked_for_extensions = False
@@ -225,7 +256,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connected client."""
         self._transport = cast(asyncio.Transport, transport)
-        self._server.meet(self)
+        self._connections.open.add(self)
         text = f"the limit of {self._config.max_unauthenticated} connections without a request or token is reached"
         self._unseated.reject = lambda: self.end(MessageError("too_many_clients", text))
 
@@ -243,8 +274,8 @@ class Connection(asyncio.Protocol):
         if self._pending is not None and self.session is None:  # a session requests its answer again
             self._pending.cancel()
         self._drop_received()
-        self._server.admission.leave(self._unseated)
-        self._server.part(self)
+        self._connections.admission.leave(self._unseated)
+        self._connections.remove(self)
 
     def pause_writing(self) -> None:
         """Stop answering, because the client does not read its answers."""
@@ -285,7 +316,7 @@ class Connection(asyncio.Protocol):
         num_bytes = self._reader.num_bytes
         must_wait = False
         if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
-            memory = self._server.memory
+            memory = self._connections.memory
             holding = self._holding = self._holding or memory.hold(self, network_of(self._unseated.host))
             cannot_answer = self._pending is not None or self._is_writing_paused
             num_wanted = 0 if cannot_answer else self._reader.num_frame_bytes
@@ -301,7 +332,7 @@ class Connection(asyncio.Protocol):
     def _release_memory(self) -> None:
         holding, self._holding = self._holding, None
         if holding is not None:
-            self._server.memory.release(holding, time.monotonic())
+            self._connections.memory.release(holding, time.monotonic())
 
     def _drop_received(self) -> None:
         """Free received bytes that will not be answered."""
@@ -344,7 +375,7 @@ class Connection(asyncio.Protocol):
 
     def _unwrapped(self, body: bytes, is_shared: bool) -> bytes:
         if is_shared:
-            body = self._server.shared_body(self, body)
+            body = self._connections.shared_body(self, body)
         if frames.is_compressed(body):
             if "compression" not in self._extensions:
                 raise MessageError("bad_body", "the body is not a JSON object; gzip needs the extension compression")
@@ -362,7 +393,7 @@ class Connection(asyncio.Protocol):
             return {}
         if isinstance(request, GetActionsRequest) and "actions" not in self._extensions:
             raise MessageError("not_granted", "GET_ACTIONS needs the extension actions", "$.type")
-        service = self._server.service
+        service = self._connections.service
         if self.session is None or number is None:
             return service.answer(self.client, request, body_format, body)
         return self.session.carry_out(
@@ -389,13 +420,13 @@ class Connection(asyncio.Protocol):
 
     def _takes_seat(self, request: Request) -> bool:
         """Give the connection a seat; return whether it has one, and close it otherwise."""
-        if not self.is_seated and not self._server.seat(self, self._session_named_in(request)):
+        if not self.is_seated and not self._connections.seat(self, self._session_named_in(request)):
             text = f"the limit of {self._config.max_clients} connected clients is reached"
             self.end(MessageError("too_many_clients", text))
             return False
         if not self.is_seated:
             self.is_seated = True
-            self._server.admission.seat(self._unseated)
+            self._connections.admission.seat(self._unseated)
             _log.info("RLlink: client %s connected from %s", self.client.name, self._unseated.host)
         return True
 
@@ -404,7 +435,7 @@ class Connection(asyncio.Protocol):
         if not isinstance(request, Ping) or request.extensions is UNSET:
             return None
         session_id = request.extensions.get("session", {}).get("id")
-        return self._server.sessions.get(session_id) if isinstance(session_id, str) else None
+        return self._connections.sessions.get(session_id) if isinstance(session_id, str) else None
 
     def _greet(self, ping: Ping) -> Answer | asyncio.Future[Answer]:
         """Answer a PING; delay checking its token if the address has sent wrong tokens."""
@@ -444,17 +475,17 @@ class Connection(asyncio.Protocol):
         if asked and self._has_asked_for_extensions:
             raise MessageError("bad_message", "extensions can be requested only once per connection", "$.extensions")
         self._has_asked_for_extensions |= bool(asked)
-        granted = self._server.grant(self, asked)
+        granted = self._connections.grant(self, asked)
         config = self._config
         limits = {
             "max_body_bytes": config.max_body_bytes,
             "max_open_episodes": config.max_open_episodes,
-            "max_abs_reward": self._server.service.max_abs_reward,
+            "max_abs_reward": self._connections.service.max_abs_reward,
             "handshake_timeout_s": config.handshake_timeout_s,
             "idle_timeout_s": config.idle_timeout_s,
             "frame_timeout_s": config.frame_timeout_s,
         }
-        answer = {"type": "PONG", "protocol": PROTOCOL_VERSION, "server": self._server.title}
+        answer = {"type": "PONG", "protocol": PROTOCOL_VERSION, "server": self._connections.title}
         self._send({**answer, "extensions": granted, "limits": limits}, JSON, None)
         self._extensions = dict(granted)
         self._reader.is_large_granted = "large_frames" in granted
@@ -498,7 +529,7 @@ class Connection(asyncio.Protocol):
         return self._is_closing or self._transport.is_closing()
 
     def _rejected(self, error: BaseException) -> Answer:
-        self._server.service.counts.num_requests_refused += 1
+        self._connections.service.counts.num_requests_refused += 1
         if isinstance(error, FrameError):
             error = MessageError(error.code, str(error))
         if not isinstance(error, MessageError):

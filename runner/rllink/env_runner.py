@@ -142,7 +142,7 @@ class ExternalEnvRunner:
     def _counts(self) -> dict[str, int]:
         """Return metric -> count since the start of the run."""
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
-        counts["rllink/num_clients"] = self.server.num_clients
+        counts["rllink/num_clients"] = self.server.connections.num_clients
         counts["rllink/weights_seq_no"] = self._service.versions.newest_seq_no
         return counts | self._judges.counts(self._service.connected)
 
@@ -185,7 +185,7 @@ class ExternalEnvRunner:
                 for module_id, built in self._built_modules.items()
             },
             "num_records": service.queue.num_records_sampled,
-            "sessions": {session.id: session.get_state() for session in self.server.sessions.values()},
+            "sessions": {id_: session.get_state() for id_, session in self.server.connections.sessions.items()},
             "episodes": {episode.id: episode.get_state() for episode in service.episodes_sampled_in_part()},
             "env_episodes": self._env_episodes.get_state(service.served_env_episodes()),
             "counts": asdict(service.counts_of_sampled()),
@@ -199,7 +199,7 @@ class ExternalEnvRunner:
             self.server.call(self._restore, state)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        service, clients = self._service, ReturningClients(self.server)
+        service, clients = self._service, ReturningClients(self.server.connections)
         # Weight numbers must be unique, even for weights that were sent after the checkpoint.
         service.versions.newest_seq_no = max(int(state["weights_seq_no"]), self._journal.newest_seq_no)
         for module_id, pipelines in state["modules"].items():

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.rllink.connection import Connections
 from runner.rllink.journal import Journal, Record
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode
-from runner.rllink.server import Server
 from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
@@ -20,18 +20,18 @@ class ReturningClients:
     """Restores the clients from before a restart, their open episodes, and messages after the checkpoint.
 
     Args:
-        server: the server that clients reconnect to.
+        connections: the connections of the server that clients reconnect to.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server, self._service = server, server.service
+    def __init__(self, connections: Connections) -> None:
+        self._connections, self._service = connections, connections.service
         self._by_name: dict[str, ServedClient] = {}
         self._gone: set[ServedClient] = set()  # clients without a session
 
     def restore_sessions(self, sessions: Mapping[str, Any]) -> None:
         """Restore clients that may reconnect."""
         for session_id, session in sessions.items():
-            client = self._server.restore_session(session_id, session["client"], int(session["number"]))
+            client = self._connections.restore_session(session_id, session["client"], int(session["number"]))
             client.open.num_begun = int(session["num_begun"])
             client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
             self._by_name[session["client"]] = client
@@ -69,14 +69,14 @@ class ReturningClients:
             client = self._client(record.client)
             self._gone.add(client)
             return client
-        client = self._server.restore_session(record.session, record.client, record.request or 0)
+        client = self._connections.restore_session(record.session, record.client, record.request or 0)
         self._by_name[record.client] = client
         return client
 
     def _client(self, name: str) -> ServedClient:
         """Return a client; make it if it does not have a session, with new ids for its later episodes."""
         if name not in self._by_name:
-            client = self._by_name[name] = self._server.new_client(name)
+            client = self._by_name[name] = self._connections.new_client(name)
             # Differs from an earlier restart, when fewer messages had been sampled.
             client.open.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.queue.num_records_sampled)
             self._gone.add(client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import ssl
 import sys
 import threading
@@ -14,18 +13,17 @@ from typing import Any, TypeVar
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.connection import Connection, Seats
-from runner.rllink.listener import Listener, Unseated
+from runner.rllink.connection import Connections
+from runner.rllink.listener import Listener
 from runner.rllink.messages import MessageError
 from runner.rllink.service import Service
-from runner.rllink.session import ServedClient, Session
 
 T = TypeVar("T")
 _CLOSE_TIMEOUT_S = 5.0
 _TICK_S = 0.1
 
 
-class Server(Seats):
+class Server:
     """Serves clients on one address.
 
     Args:
@@ -35,6 +33,8 @@ class Server(Seats):
         name: prefix of the names of clients, unique among the env runners of a run.
 
     Attributes:
+        service: answers requests.
+        connections: the connections of clients.
         address: (host, port) that it listens on.
 
     Raises:
@@ -42,8 +42,8 @@ class Server(Seats):
     """
 
     def __init__(self, config: RLlinkConfig, service: Service, host: str, port: int, name: str) -> None:
-        super().__init__(config, service, name)
-        self._numbers = itertools.count()
+        self.service = service
+        self.connections = Connections(config, service, name)
         self._is_serving = False
         tls = _tls_context(config)
         self._loop = _new_event_loop()
@@ -52,7 +52,7 @@ class Server(Seats):
         self._thread.start()
         try:
             self._listener = Listener(
-                host, port, tls, config.handshake_timeout_s, self.admission, self._make_connection
+                host, port, tls, config.handshake_timeout_s, self.connections.admission, self.connections.make
             )
         except OSError as error:
             self._stop_loop()
@@ -74,24 +74,11 @@ class Server(Seats):
         host, port = self.address
         return f"{host}:{port}"
 
-    def _make_connection(self, unseated: Unseated) -> Connection:
-        return Connection(self, next(self._numbers), unseated)
-
     def start(self) -> None:
         """Accept clients from now on."""
         if not self._is_serving:
             self._is_serving = True
             self.call(self._listener.start)
-
-    def restore_session(self, session_id: str, name: str, number: int) -> ServedClient:
-        """Restore a session from before a restart, and return its client; call this before `start`."""
-        session = self.sessions.get(session_id)
-        if session is None:
-            client = self.new_client(name, session_id)
-            session = self.sessions[session_id] = Session(session_id, client, is_restored=True)
-            self.service.known.add(client)
-        session.number = max(session.number, number)
-        return session.client
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function in the event loop, and wait for its result."""
@@ -108,19 +95,7 @@ class Server(Seats):
     async def _watch_time(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            now = time.monotonic()
-            for connection in list(self._connections):
-                connection.check_time(now)
-            self.memory.check_pace(now)
-            self.admission.forget(now)
-            left = sorted(
-                (one for one in self.sessions.values() if one.connection is None), key=lambda one: one.left_at
-            )
-            num_too_many = len(left) - self.config.max_clients
-            for number, session in enumerate(left):
-                if number < num_too_many or now - session.left_at > self.config.session_timeout_s:
-                    del self.sessions[session.id]
-                    self.service.leave(session.client)
+            self.connections.check_time(time.monotonic())
 
     def close(self) -> None:
         """Notify all clients that the run is over, and stop listening."""
@@ -133,7 +108,7 @@ class Server(Seats):
     async def _say_goodbye(self) -> None:
         await self._listener.close()
         self.service.stop_collecting()
-        for connection in list(self._connections):
+        for connection in list(self.connections.open):
             connection.end(MessageError("shutting_down", "the run is over"))
         await asyncio.sleep(0.05)  # time to send the last answers
 
@@ -141,8 +116,7 @@ class Server(Seats):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
         self._loop.close()
-        for shared in self._shared.values():
-            shared.close()
+        self.connections.close()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -218,7 +218,7 @@ class ClientContract:
         before = driver.call("get_state")
         driver.send("send_episodes_and_get_state", episodes=[episode(6)], weights_seq_no=1)
         ended(sampling)
-        (connection,) = served.runner.server._connections
+        (connection,) = served.runner.server.connections.open
         for _ in range(2):  # signs of life are no answers
             newest = connection._last_sign
             wait_until(lambda newest=newest: connection._last_sign > newest)
@@ -365,7 +365,7 @@ class ClientContract:
         served = serve(OFF, "rllink.idle_timeout_s=0.3")
         served.sample(1000)
         driver.call("connect", port=served.address[1])
-        wait_until(lambda: served.runner.server.num_clients == 0)
+        wait_until(lambda: served.runner.server.connections.num_clients == 0)
         assert driver.call("send_episodes", episodes=[episode(5)], weights_seq_no=1)["env_steps"] == 5
         assert received(served) == 5
 

@@ -58,9 +58,9 @@ def shared() -> Iterator[Served]:
 
 def is_empty(served: Served) -> bool:
     """Whether the server holds nothing of any connection."""
-    server = served.runner.server
-    is_gone = not server._connections and server.num_clients == 0 and server.admission.num_unseated == 0
-    return is_gone and server.memory.num_bytes == 0
+    connections = served.runner.server.connections
+    is_gone = not connections.open and connections.num_clients == 0 and connections.admission.num_unseated == 0
+    return is_gone and connections.memory.num_bytes == 0
 
 
 class Neighbour:
@@ -98,7 +98,7 @@ class Neighbour:
 @contextlib.contextmanager
 def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Neighbour]:
     """Serve a neighbour beside the block; afterwards it is the only client."""
-    before = set(served.runner.server._connections)
+    before = set(served.runner.server.connections.open)
     neighbour = Neighbour(served, token)
     try:
         yield neighbour
@@ -108,7 +108,7 @@ def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Ne
         neighbour.stop()
     assert neighbour.error is None
     assert neighbour.worst_s < 2.0
-    wait_until(lambda: set(served.runner.server._connections) <= before)
+    wait_until(lambda: set(served.runner.server.connections.open) <= before)
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ def test_open_episodes_in_columns_are_truncated_when_their_client_goes(serve: Se
     sampling = served.sample(5)
     with Client(*served.address, extensions={"msgpack": {}}, reconnect_s=0) as client:
         client.send_episodes([], columns=columns(episode(2, is_terminated=False)) | {"ids": ["a"]})
-    wait_until(lambda: served.runner.server.num_clients == 0)
+    wait_until(lambda: served.runner.server.connections.num_clients == 0)
     assert len(served.runner._service.clients) == 0
     other = connect(served)
     other.ask({"type": "EPISODES", "episodes": [episode(3)]})
@@ -397,7 +397,7 @@ def test_a_client_that_never_reads(serve: Serve, connect: Connect) -> None:
         wait_until(lambda: neighbour.num_answers > 0)
         client = connect(served)
         client.socket.setblocking(False)
-        connection = max(served.runner.server._connections, key=lambda one: int(one.client.name.split("-")[-1]))
+        connection = max(served.runner.server.connections.open, key=lambda one: int(one.client.name.split("-")[-1]))
         request = frame(b'{"type": "GET_STATE"}') * 100
         most_held = most_unsent = 0
         deadline = time.monotonic() + 60
@@ -422,7 +422,7 @@ def test_a_client_that_never_reads_why_it_is_refused(serve: Serve, connect: Conn
     served = served_for_long(serve, SHORT)
     client = connect(served)
     client.ask({"type": "GET_STATE"})
-    (connection,) = served.runner.server._connections
+    (connection,) = served.runner.server.connections.open
     transport = connection._transport
     transport.set_write_buffer_limits(high=1 << 30)  # so that requests are still answered when the kernel takes no more
     with served_all_the_time(served):
@@ -432,7 +432,7 @@ def test_a_client_that_never_reads_why_it_is_refused(serve: Serve, connect: Conn
         client.socket.sendall(b"no digit")
         wait_until(lambda: connection._is_closing)
         assert transport.get_write_buffer_size() > 0
-        wait_until(lambda: served.runner.server.num_clients == 1)  # the neighbour
+        wait_until(lambda: served.runner.server.connections.num_clients == 1)  # the neighbour
 
 
 def test_a_client_that_sends_a_byte_now_and_then(shared: Served, connect: Connect) -> None:
@@ -467,7 +467,7 @@ def test_who_has_waited_for_the_server_may_take_as_long_as_ever(serve: Serve, co
     client = connect(served)
     client.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
     sampling.result(30)
-    (connection,) = served.runner.server._connections
+    (connection,) = served.runner.server.connections.open
     sent = time.monotonic()
     client.socket.sendall(b'00000016{"type"')
     wait_until_watched(connection, sent, seconds=0.8)  # longer than both times
@@ -493,7 +493,7 @@ def test_500_connections_opened_and_dropped(shared: Served) -> None:
     service = shared.runner._service
     wait_until(lambda: is_empty(shared))
     assert len(service.clients) == 0
-    assert len(shared.runner.server._shared) == 0
+    assert len(shared.runner.server.connections._shared) == 0
     assert len(service._waiting) == len(service._actions._waiting) == 0
 
 
@@ -506,8 +506,8 @@ def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve, connect: C
         if pong.get("code") != "too_many_clients":
             assert pong["type"] == "PONG"
         client.close()
-        wait_until(lambda: served.runner.server.num_clients == 0)
-    wait_until(lambda: len(served.runner.server.sessions) <= 5)
+        wait_until(lambda: served.runner.server.connections.num_clients == 0)
+    wait_until(lambda: len(served.runner.server.connections.sessions) <= 5)
 
 
 def test_what_episodes_leave_behind_does_not_grow(serve: Serve, connect: Connect) -> None:
@@ -527,7 +527,7 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve, connect: Connect
                 raw_client.ask({"type": "EPISODES", "episodes": []})
                 raw_client.close()
             assert len(served.runner._service.queue._messages) == 0
-    wait_until(lambda: served.runner.server.num_clients == 0)
+    wait_until(lambda: served.runner.server.connections.num_clients == 0)
     with Client(*served.address, reconnect_s=0) as client:
         client.send_episodes([episode(40)])
     assert sampling.result(30).rollout.num_env_steps == 60
@@ -548,7 +548,7 @@ def test_too_many_clients(serve: Serve, connect: Connect) -> None:
             assert one_more.ask({"type": "PING"})["code"] == "too_many_clients"
             assert one_more.is_closed()
         welcome.pop().close()
-        wait_until(lambda: served.runner.server.num_clients == 3)
+        wait_until(lambda: served.runner.server.connections.num_clients == 3)
         again = connect(served)
         assert again.ask({"type": "PING"}) == {"type": "PONG"}
         for client in (*welcome, again):

@@ -261,7 +261,7 @@ def test_a_server_that_is_sent_nonsense_goes_on_serving(served: Served, caplog: 
     assert set(codes) <= _CODES | {"PONG", "SET_CONFIG", "SET_STATE", "ACK", "ACTIONS"}
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held
     assert grown < 100_000  # kB
-    wait_until(lambda: served.runner.server.num_clients == 0)
+    wait_until(lambda: served.runner.server.connections.num_clients == 0)
     service = served.runner._service
     assert len(service.clients) == len(service._actions._waiting) == len(service._waiting) == 0
     assert service.queue.num_env_steps > 0

@@ -86,7 +86,7 @@ class TestJavaScriptClient(ClientContract):
         proxy.break_all()
         with pytest.raises(ClientError, match="closed"):
             driver.call("close_while_reconnecting")
-        wait_until(lambda: served.runner.server.num_clients == 0)
+        wait_until(lambda: served.runner.server.connections.num_clients == 0)
 
 
 @pytest.fixture(scope="module")

@@ -125,14 +125,14 @@ def test_silent_connections_take_no_seats(serve: Serve, connect: Connect, token:
     silent = [connect(served) for _ in range(30)]
     with Client(*served.address, token=token, reconnect_s=0) as client:
         client.send_episodes([episode(3)])
-        assert served.runner.server.num_clients == 1
+        assert served.runner.server.connections.num_clients == 1
         assert {one.receive()["code"] for one in silent[:25]} == {"too_many_clients"}
         begun = time.monotonic()
         assert silent[-1].receive()["code"] == "timeout"
         assert silent[-1].is_closed()
         assert time.monotonic() - begun < 3
         client.send_episodes([episode(3)])  # it has a seat, so the deadline does not count any more
-    wait_until(lambda: not served.runner.server._connections)
+    wait_until(lambda: not served.runner.server.connections.open)
 
 
 def test_requests_without_the_token_give_no_seat_and_no_time(serve: Serve, connect: Connect) -> None:
@@ -158,7 +158,7 @@ def test_a_session_goes_on_in_the_seat_of_its_old_connection(serve: Serve, conne
     session = {"id": pong["extensions"]["session"]["id"]}
     assert second.ask({"type": "PING", "extensions": {"session": session}})["extensions"]["session"]["resumed"]
     assert first.is_closed()
-    wait_until(lambda: served.runner.server.num_clients == 1)
+    wait_until(lambda: served.runner.server.connections.num_clients == 1)
 
 
 def guess(served: Served, seconds: float, results: list[str], host: str) -> None:
@@ -218,10 +218,10 @@ def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve, conn
     guessers = [connect(served) for _ in range(60)]
     for guesser in guessers:
         guesser.send({"type": "PING", "token": "wrong"})
-    wait_until(lambda: sum(one._pending is not None for one in served.runner.server._connections) >= 45)
+    wait_until(lambda: sum(one._pending is not None for one in served.runner.server.connections.open) >= 45)
     for guesser in guessers:
         guesser.close()
-    wait_until(lambda: not served.runner.server._connections)
+    wait_until(lambda: not served.runner.server.connections.open)
     begun = time.monotonic()
     with Client(*served.address, token="secret", reconnect_s=0) as newcomer:
         newcomer.ping()
@@ -233,14 +233,14 @@ def test_long_messages_that_stop_leave_room_for_others(serve: Serve, connect: Co
     """Four bodies that are one byte short: the server holds one of them, and an honest long one gets its turn."""
     limits = ("rllink.max_body_bytes=4000000", "rllink.max_receiving_bytes=12000000", "rllink.frame_timeout_s=20")
     served = served_for_long(serve, *limits)
-    memory = served.runner.server.memory
+    memory = served.runner.server.connections.memory
     hostile = [connect(served) for _ in range(4)]
     for client in hostile:
         client.ask({"type": "PING"})
         client.socket.settimeout(0.05)
         with contextlib.suppress(TimeoutError, ConnectionError):
             client.socket.sendall(b"04000000" + b" " * 3_999_999)
-    held = sum(one._reader.num_bytes for one in served.runner.server._connections)
+    held = sum(one._reader.num_bytes for one in served.runner.server.connections.open)
     assert held <= memory.num_bytes + 4 * 16_384
     assert memory.num_bytes <= 12_000_000
     with Client(*served.address, reconnect_s=0, extensions={}) as honest:
@@ -263,7 +263,7 @@ def test_who_waits_for_room_is_told_that_it_waits(serve: Serve, connect: Connect
     waiting.ask({"type": "PING", "extensions": {"heartbeat": {"interval_s": 0.2}}})
     body = b'{"type": "PING"}'.ljust(1_000_000)
     slow.socket.sendall(frame(body)[:-1])
-    wait_until(lambda: served.runner.server.memory.num_bytes > 0)
+    wait_until(lambda: served.runner.server.connections.memory.num_bytes > 0)
     sending = threading.Thread(target=waiting.socket.sendall, args=(frame(body),))
     sending.start()
     answers = [waiting.receive()]

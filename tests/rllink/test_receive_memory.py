@@ -146,7 +146,7 @@ def test_a_goodbye_to_a_client_that_has_left_unnoticed() -> None:
     transport.write.side_effect = RuntimeError("the handler is closed")
     connection.end(MessageError("shutting_down", "the run is over"))
     connection.connection_lost(None)
-    server.part.assert_called_once_with(connection)
+    server.remove.assert_called_once_with(connection)
     assert server.admission.num_unseated == 0
 
 
