@@ -37,7 +37,7 @@ class Callbacks(Part):
 
     def __init__(self, callbacks: Sequence[Callback] = (), **context: Any) -> None:
         self._callbacks = list(callbacks)
-        self.context = context
+        self._context = context
         problems = [problem for index, one in enumerate(callbacks) for problem in _faults(one, f"callbacks.{index}")]
         if problems:
             raise ConfigError(problems)
@@ -79,7 +79,7 @@ class Callbacks(Part):
             of_callback = {} if own is None else own[index]
             if of_callback is not None:
                 with _failures_reported(self._callbacks[index], hook):
-                    method(**self.context, **event, **of_callback, metrics=metrics)
+                    method(**self._context, **event, **of_callback, metrics=metrics)
 
     # -- metrics -----------------------------------------------------------------------------------------------------
 

@@ -269,10 +269,9 @@ def _episode_callbacks(
 ) -> list[EpisodeCallbacks]:
     """Make the listener that calls the callbacks; empty if they do not override any hook that an env runner calls."""
     if callbacks is None:
-        callbacks = build_callbacks(config)
+        callbacks = build_callbacks(config, is_evaluation=identity.role == EVALUATION)
     if not callbacks.overrides_any(*EPISODE_HOOKS):
         return []
-    callbacks.context["is_evaluation"] = identity.role == EVALUATION
     return [EpisodeCallbacks(callbacks, env.environments, identity.index, env.num_envs, module)]
 
 

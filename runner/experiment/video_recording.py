@@ -44,7 +44,7 @@ class VideoRecorder:
             check_installed()
         rendering = _rendering(config, render_mode(is_window))
         self._camera = Camera()
-        callbacks = Callbacks([] if is_window else [self._camera])
+        callbacks = Callbacks([] if is_window else [self._camera], is_evaluation=True)
         identity = RunnerIdentity(EVALUATION, 0, 0, config.seed)
         try:
             made = build_stepping_env_runner(rendering, specs, identity, callbacks=callbacks)

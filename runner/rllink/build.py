@@ -114,7 +114,7 @@ def _listeners(
     counted = _observation_checks(config, specs, "warn")
     if counted:
         listeners.append(OutsideCount(counted))
-    listeners.append(ReceivedCallbacks(build_callbacks(config), identity.index))
+    listeners.append(ReceivedCallbacks(build_callbacks(config, is_evaluation=False), identity.index))
     if is_recording:
         listeners.append(EnvRecordingNotes() if service.has_agents else RecordingNotes())
     return listeners

@@ -100,7 +100,6 @@ class ReceivedCallbacks(SampleListener):
 
     def __init__(self, callbacks: Callbacks, env_runner_index: int) -> None:
         self._callbacks = callbacks
-        self._callbacks.context["is_evaluation"] = False
         self._index = env_runner_index
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
