@@ -35,7 +35,7 @@ from runner.rllink.messages import (
 from runner.rllink.open_episodes import OpenEpisodes
 from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory, SharedBodies
 from runner.rllink.service import Service
-from runner.rllink.session import ServedClient, Session
+from runner.rllink.session import Reply, ServedClient, Session
 
 _log = logging.getLogger(__name__)
 
@@ -382,9 +382,7 @@ class Connection(asyncio.Protocol):
             body = frames.decompressed(body, self._config.max_body_bytes)
         return body
 
-    def _carry_out(
-        self, request: Request, body_format: Format, number: int | None, body: bytes
-    ) -> Answer | asyncio.Future[Answer]:
+    def _carry_out(self, request: Request, body_format: Format, number: int | None, body: bytes) -> Reply:
         if isinstance(request, Ping):
             return self._greet(request)
         if not self._is_authorized:
@@ -437,7 +435,7 @@ class Connection(asyncio.Protocol):
         session_id = request.extensions.get("session", {}).get("id")
         return self._connections.sessions.get(session_id) if isinstance(session_id, str) else None
 
-    def _greet(self, ping: Ping) -> Answer | asyncio.Future[Answer]:
+    def _greet(self, ping: Ping) -> Reply:
         """Answer a PING; delay checking its token if the address has sent wrong tokens."""
         token = self._config.token
         if token is None or ping.token is UNSET:

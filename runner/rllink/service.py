@@ -39,7 +39,7 @@ from runner.rllink.messages import (
 )
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 from runner.rllink.receiving import ReceivedMessage, Receiver
-from runner.rllink.session import ServedClient
+from runner.rllink.session import Reply, ServedClient
 
 _log = logging.getLogger(__name__)
 
@@ -261,9 +261,7 @@ class Service:
             self.queue.truncate(lost)
         self.counts.num_episodes_lost += len(lost)
 
-    def answer(
-        self, client: ServedClient, request: Request, body_format: str, body: bytes
-    ) -> Answer | asyncio.Future[Answer]:
+    def answer(self, client: ServedClient, request: Request, body_format: str, body: bytes) -> Reply:
         """Answer a request other than `PING`.
 
         Args:
@@ -315,14 +313,12 @@ class Service:
             if maker.problem is not None:
                 raise MessageError("not_exportable", maker.problem)
 
-    def _state_when_ready(self, client: ServedClient) -> Answer | asyncio.Future[Answer]:
+    def _state_when_ready(self, client: ServedClient) -> Reply:
         if self.versions.newest is None or (self._is_updating and self._is_on_policy):
             return self._wait(client, self.versions.newest_seq_no, False)
         return self._state(client)
 
-    def _state_after_episodes(
-        self, client: ServedClient, parts: Sequence[ReceivedChunks]
-    ) -> Answer | asyncio.Future[Answer]:
+    def _state_after_episodes(self, client: ServedClient, parts: Sequence[ReceivedChunks]) -> Reply:
         newest = self.versions.newest_seq_no
         seq_no = max((int(part.weights_seq_no.max()) for part in parts), default=newest)
         if not self._is_on_policy or seq_no < newest:
@@ -460,7 +456,7 @@ class Service:
         every = {id(episode): episode for episode in (*self.queue.episodes, *going_on)}
         return [episode for episode in every.values() if episode.last_obs_sampled is not None]
 
-    def answer_again(self, client: ServedClient, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
+    def answer_again(self, client: ServedClient, request: Request, body_format: str) -> Reply:
         """Answer a request that was carried out before the server was restarted."""
         match request:
             case EpisodesAndGetState():
@@ -489,7 +485,7 @@ class Service:
     def _ack(self, num_env_steps: int) -> Answer:
         return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
 
-    def _when_not_full(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
+    def _when_not_full(self, answer: Reply) -> Reply:
         """Return the answer; as a future if the queue is full until the next batch is taken."""
         is_full = self.queue.num_env_steps > self._config.max_queued_env_steps and self._collecting is None
         if isinstance(answer, asyncio.Future) or not is_full:

@@ -12,6 +12,9 @@ from runner.rllink.inference import ServedEpisode
 from runner.rllink.messages import AgentKey, Answer, MessageError
 from runner.rllink.open_episodes import OpenEpisodes
 
+# An answer, or its future while it is delayed.
+Reply = Answer | asyncio.Future[Answer]
+
 
 @dataclass(eq=False)
 class ServedClient:
@@ -65,7 +68,7 @@ class Session:
     id: str
     client: ServedClient
     number: int = 0
-    answer: Answer | asyncio.Future[Answer] | None = None
+    answer: Reply | None = None
     connection: Replaceable | None = None
     left_at: float = field(default_factory=time.monotonic)
     is_restored: bool = False
@@ -80,12 +83,7 @@ class Session:
             "weights_seq_no": client.seq_no,
         }
 
-    def carry_out(
-        self,
-        number: int,
-        answer: Callable[[], Answer | asyncio.Future[Answer]],
-        answer_again: Callable[[], Answer | asyncio.Future[Answer]],
-    ) -> Answer | asyncio.Future[Answer]:
+    def carry_out(self, number: int, answer: Callable[[], Reply], answer_again: Callable[[], Reply]) -> Reply:
         """Carry out the request with the next number, or repeat the answer to the last one.
 
         Args:
