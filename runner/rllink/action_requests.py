@@ -96,11 +96,11 @@ class ActionRequests:
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Use these weights (None keeps the current ones) and this merged state of shared connectors by module."""
+        """Use these weights (None keeps the current ones) and this merged state of shared connectors by module id."""
         for module_id, inference in self._inference.items():
             if version is not None:
                 inference.load(version.weights[module_id])
-            inference.take_over(shared_state.get(module_id, {}))
+            inference.use_shared_state(shared_state.get(module_id, {}))
 
     @property
     def has_anything_to_cut(self) -> bool:

@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         self._holding: Holding | None = None
         self._is_reading_paused = self._is_writing_paused = self._is_closing = self._is_lost = False
         now = time.monotonic()
-        self._last_request, self._frame_begun, self._write_stuck, self._last_sign = now, 0.0, 0.0, now
+        self._request_at, self._frame_began_at, self._write_blocked_at, self._heartbeat_at = now, 0.0, 0.0, now
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         """Answer the frames that these bytes complete."""
         if not self._is_closing:
             self._reader.feed(data)
-            self._answer_what_is_there()
+            self._answer_complete_frames()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a disconnected client; a second call does nothing."""
@@ -279,12 +279,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop answering, because the client does not read its answers."""
-        self._is_writing_paused, self._write_stuck = True, time.monotonic()
+        self._is_writing_paused, self._write_blocked_at = True, time.monotonic()
 
     def resume_writing(self) -> None:
         """Continue answering, because the client has read its answers."""
         self._is_writing_paused = False
-        self._answer_what_is_there()
+        self._answer_complete_frames()
 
     @property
     def is_local(self) -> bool:
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _answer_what_is_there(self) -> None:
+    def _answer_complete_frames(self) -> None:
         """Answer complete frames one after the other, until one has to wait."""
         while self._pending is None and not self._is_writing_paused and not self._is_closing:
             try:
@@ -303,12 +303,12 @@ class Connection(asyncio.Protocol):
                 return
             if body is None:
                 break
-            self._last_request = time.monotonic()
-            self._frame_begun = 0.0
+            self._request_at = time.monotonic()
+            self._frame_began_at = 0.0
             if self._holding is not None:
                 self._release_memory()
             self._answer(body, is_shared)
-        self._frame_begun = self._frame_begun or (time.monotonic() if self._reader.is_within_frame else 0.0)
+        self._frame_began_at = self._frame_began_at or (time.monotonic() if self._reader.is_within_frame else 0.0)
         self._pace_reading()
 
     def _pace_reading(self) -> None:
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             # The request may close this connection if too many wait.
             must_wait = not self._is_closing and (cannot_answer or not holding.is_granted)
         if must_wait != self._is_reading_paused and not self._has_ended:
-            self._is_reading_paused, self._last_sign = must_wait, time.monotonic()
+            self._is_reading_paused, self._heartbeat_at = must_wait, time.monotonic()
             (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def continue_reading(self) -> None:
         """Resume reading, because memory is available; the waiting time does not count against the client."""
-        self._frame_begun = time.monotonic()
+        self._frame_began_at = time.monotonic()
         if self._is_reading_paused and not self._has_ended:
             self._is_reading_paused = False
             self._transport.resume_reading()
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol):
             answer = self._rejected(error)
         if isinstance(answer, asyncio.Future):
             self._pending = answer
-            self._last_sign = time.monotonic()
+            self._heartbeat_at = time.monotonic()
             answer.add_done_callback(lambda done: self._send_pending(done, body_format, number))
         else:
             self._send(answer, body_format, number)
@@ -384,7 +384,7 @@ class Connection(asyncio.Protocol):
 
     def _carry_out(self, request: Request, body_format: Format, number: int | None, body: bytes) -> Reply:
         if isinstance(request, Ping):
-            return self._greet(request)
+            return self._answer_ping(request)
         if not self._is_authorized:
             raise MessageError("unauthorized", "this server requires a token: send PING with `token` first")
         if not self._takes_seat(request):
@@ -435,25 +435,25 @@ class Connection(asyncio.Protocol):
         session_id = request.extensions.get("session", {}).get("id")
         return self._connections.sessions.get(session_id) if isinstance(session_id, str) else None
 
-    def _greet(self, ping: Ping) -> Reply:
+    def _answer_ping(self, ping: Ping) -> Reply:
         """Answer a PING; delay checking its token if the address has sent wrong tokens."""
         token = self._config.token
         if token is None or ping.token is UNSET:
             return self._shake_hands(ping)
         delay_s = self._unseated.peer.tokens.take(time.monotonic())
         if not delay_s or self._session_named_in(ping) is not None:
-            return self._try_token(ping, token)
-        return asyncio.ensure_future(self._try_later(ping, token, delay_s))
+            return self._check_token(ping, token)
+        return asyncio.ensure_future(self._check_token_later(ping, token, delay_s))
 
-    async def _try_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
+    async def _check_token_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
         try:
             await asyncio.sleep(delay_s)
         except asyncio.CancelledError:  # the client is gone, and its token was not checked
             self._unseated.peer.tokens.give_back()
             raise
-        return self._try_token(ping, token)
+        return self._check_token(ping, token)
 
-    def _try_token(self, ping: Ping, token: str) -> Answer:
+    def _check_token(self, ping: Ping, token: str) -> Answer:
         if not hmac.compare_digest(str(ping.token).encode(), token.encode()):
             self.end(MessageError("unauthorized", "the token is wrong"))
             return {}
@@ -495,12 +495,12 @@ class Connection(asyncio.Protocol):
     def _send_pending(self, done: asyncio.Future[Answer], body_format: Format, number: int | None) -> None:
         self._pending = None
         # The waiting time does not count against the client: the rest of the next frame gets the full time again.
-        self._last_request, self._frame_begun = time.monotonic(), 0.0
+        self._request_at, self._frame_began_at = time.monotonic(), 0.0
         if self._is_closing or done.cancelled():
             return
         error = done.exception()
         self._send(done.result() if error is None else self._rejected(error), body_format, number)
-        self._answer_what_is_there()
+        self._answer_complete_frames()
 
     def _send(self, answer: Mapping[str, Any], body_format: Format, number: int | None) -> None:
         if not answer or self._has_ended:
@@ -540,7 +540,7 @@ class Connection(asyncio.Protocol):
         if self._is_closing:
             return
         self._send(self._rejected(error), JSON, None)
-        self._is_closing, self._write_stuck = True, time.monotonic()
+        self._is_closing, self._write_blocked_at = True, time.monotonic()
         self._drop_received()
         self._transport.close()
 
@@ -555,25 +555,25 @@ class Connection(asyncio.Protocol):
         """Close the connection if something takes too long; called periodically."""
         config = self._config
         if self._is_closing:
-            if now - self._write_stuck > config.frame_timeout_s:  # the client does not read the error
+            if now - self._write_blocked_at > config.frame_timeout_s:  # the client does not read the error
                 self._transport.abort()
-        elif self._is_writing_paused and now - self._write_stuck > config.frame_timeout_s:
+        elif self._is_writing_paused and now - self._write_blocked_at > config.frame_timeout_s:
             self._is_closing = True
             self._transport.abort()
         elif self._pending is not None:
-            self._give_sign(now)
+            self._send_heartbeat(now)
         elif not self.is_seated and now - self._unseated.since > config.handshake_timeout_s:
             what = "request" if self._is_authorized else "token"
             self.end(MessageError("timeout", f"no {what} within {config.handshake_timeout_s:g} s"))
         elif self._waits_for_memory:
-            self._give_sign(now)
-        elif self._frame_begun and now - self._frame_begun > config.frame_timeout_s:
+            self._send_heartbeat(now)
+        elif self._frame_began_at and now - self._frame_began_at > config.frame_timeout_s:
             self.end(MessageError("timeout", f"a message must arrive within {config.frame_timeout_s:g} s"))
-        elif now - self._last_request > config.idle_timeout_s:
+        elif now - self._request_at > config.idle_timeout_s:
             self.end(MessageError("timeout", f"no request for {config.idle_timeout_s:g} s"))
 
-    def _give_sign(self, now: float) -> None:
+    def _send_heartbeat(self, now: float) -> None:
         heartbeat = self._extensions.get("heartbeat")
-        if heartbeat is not None and now - self._last_sign >= heartbeat["interval_s"]:
-            self._last_sign = now
+        if heartbeat is not None and now - self._heartbeat_at >= heartbeat["interval_s"]:
+            self._heartbeat_at = now
             self._send({"type": "WAIT"}, JSON, None)

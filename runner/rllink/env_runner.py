@@ -107,7 +107,7 @@ class ExternalEnvRunner:
         if shared_state is not None:
             self._shared_state = shared_state
         for module_id, intake in self._intakes.items():
-            intake.take_over(self._shared_state.get(module_id, {}))
+            intake.use_shared_state(self._shared_state.get(module_id, {}))
         for built in self._built_modules.values():
             built.module_to_env.at_env_steps(num_env_steps_sampled)
 
@@ -215,7 +215,7 @@ class ExternalEnvRunner:
         for listener in self._listeners:
             if listener.name in state:
                 listener.set_state(state[listener.name], running)
-        clients.take_again(self._journal, int(state["num_records"]))
+        clients.restore_messages(self._journal, int(state["num_records"]))
         clients.leave()
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ class ModuleInference:
         """Use these parameters (P,) from now on."""
         self._weights.load(weights)
 
-    def take_over(self, shared_state: Mapping[str, Any]) -> None:
+    def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
         """Set the merged state of shared connectors; `learned` still returns everything learned before this call."""
         self._learned.append(self._take_learned())
         self.parts.env_to_module.set_state(shared_state)

@@ -55,7 +55,7 @@ class ModuleIntake:
         shares = [connector.shares_state for connector in connectors]
         self._connectors_that_learn = connectors[: max(np.flatnonzero(shares), default=-1) + 1]
 
-    def take_over(self, shared_state: Mapping[str, Any]) -> None:
+    def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
         """Set the merged state of shared connectors."""
         self._learning.env_to_module.set_state(shared_state)
 

@@ -48,7 +48,7 @@ class ReturningClients:
         for env in env_episodes:
             self._client(env.client).open.offer(env)
 
-    def take_again(self, journal: Journal, num_sampled: int) -> None:
+    def restore_messages(self, journal: Journal, num_sampled: int) -> None:
         """Accept the messages after the checkpoint again; `num_sampled` of them had been sampled before."""
         records = list(journal.records_from(num_sampled))
         first = journal.num_records - len(records)  # older records may be deleted
@@ -57,7 +57,7 @@ class ReturningClients:
             is_skipped = journal.is_skipped(number)
             if is_skipped:
                 _log.warning("RLlink: skipping a message of %s because of rllink.skip_journal_records", record.client)
-            self._service.take_again(self._sender(record), record, number, is_skipped)
+            self._service.restore_message(self._sender(record), record, number, is_skipped)
 
     def leave(self) -> None:
         """Truncate the open episodes of clients that cannot reconnect."""

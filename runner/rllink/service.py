@@ -347,7 +347,7 @@ class Service:
         """Make the answer with the newest weights."""
         versions, file_format = self.versions, client.weights_format
         if client.seq_no is None and client.session_id is not None:
-            self._write_down(client, GIVEN)
+            self._record_event(client, GIVEN)
         client.seq_no = versions.newest_seq_no
         key = f"{file_format}_file"
         files = {
@@ -383,17 +383,17 @@ class Service:
     def _lose_rejected(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
         """Truncate the open episodes named in a rejected message, and record this in the journal."""
         if self.has_agents or any(chunk.key in client.open.by_key for chunk in chunks):
-            self._write_down(client, LOST, msgspec.json.encode(chunks))
-        self._leave_out(client, chunks)
+            self._record_event(client, LOST, msgspec.json.encode(chunks))
+        self._skip(client, chunks)
 
-    def _leave_out(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
+    def _skip(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
         """Truncate open episodes with skipped chunks, and mark other affected env episodes as incomplete."""
         by_key = client.open.by_key
         lost = {chunk.key: by_key[chunk.key] for chunk in chunks if chunk.key in by_key}
         self._lose_open(client, lost)
         client.open.skip(chunks, lost)
 
-    def _write_down(self, client: ServedClient, kind: str, body: bytes = b"") -> None:
+    def _record_event(self, client: ServedClient, kind: str, body: bytes = b"") -> None:
         who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
         self.journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
 
@@ -404,21 +404,21 @@ class Service:
             self.queue.add(message, record, is_left_out=client.name in self._quarantined)
         self.counts.num_env_steps_received += message.num_env_steps
 
-    def take_again(self, client: ServedClient, record: Record, number: int, is_left_out: bool) -> None:
+    def restore_message(self, client: ServedClient, record: Record, number: int, is_skipped: bool) -> None:
         """Queue a message that was accepted before a restart, without checking its weights number again.
 
         Args:
             client: the client that sent it.
             record: the message in the journal.
             number: number of the record.
-            is_left_out: whether to skip its steps, and to truncate the open episodes that it names.
+            is_skipped: whether to skip its steps, and to truncate the open episodes that it names.
         """
         client.open.says_ends |= record.says_ends
         if record.body_format == GIVEN:
             client.seq_no = record.weights_seq_no
             return
         if record.body_format == LOST:
-            self._leave_out(client, msgspec.json.decode(record.body, type=list[NamedChunk]))
+            self._skip(client, msgspec.json.decode(record.body, type=list[NamedChunk]))
             return
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         try:
@@ -427,8 +427,8 @@ class Service:
             _log.warning("RLlink: dropping a message of %s from before the restart: %s", record.client, error)
             return
         assert isinstance(request, Episodes)
-        if is_left_out:
-            self._leave_out(client, _named_chunks(request))
+        if is_skipped:
+            self._skip(client, _named_chunks(request))
             return
         for _ in range(2):
             try:
@@ -437,7 +437,7 @@ class Service:
                 return
             except MessageError:  # steps between two records were rejected, so these episodes have gaps
                 self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
-        self._leave_out(client, _named_chunks(request))
+        self._skip(client, _named_chunks(request))
         _log.warning(
             "RLlink: dropping a message of %s from before the restart, because it does not continue its episodes",
             record.client,

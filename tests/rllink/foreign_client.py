@@ -220,8 +220,8 @@ class ClientContract:
         ended(sampling)
         (connection,) = served.runner.server.connections.open
         for _ in range(2):  # signs of life are no answers
-            newest = connection._last_sign
-            wait_until(lambda newest=newest: connection._last_sign > newest)
+            newest = connection._heartbeat_at
+            wait_until(lambda newest=newest: connection._heartbeat_at > newest)
         sampling = served.sample(6, update=True)
         after = driver.receive()
         assert after["weights_seq_no"] == 2

@@ -86,7 +86,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     intake = ModuleIntake(
         acting, build_acting_module(config, plan), versions, lookback_of(config, {plan.module_id: acting})
     )
-    intake.take_over(shared.get(plan.module_id, {}))
+    intake.use_shared_state(shared.get(plan.module_id, {}))
     episodes: dict[str, OpenEpisode] = {}
     for block, raw in zip(sampled, capture.blocks, strict=True):
         completed = intake.block([arrived(plan.module_id, raw, episodes)]).block
