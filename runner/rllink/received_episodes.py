@@ -62,16 +62,16 @@ class OpenEpisode:
     Attributes:
         id: name in blocks and logs, unique in the run.
         agent_id, env: its agent and its env episode, or None in runs with a single agent.
-        task: name of its task, or None if the client did not report one.
         client: name of its client.
         name: its id in messages of the client; without a name, later chunks cannot continue it.
         is_complete: whether every step was sampled from start to end; false if the client left or skipped steps.
         is_lost: whether no more chunks can arrive although it has not ended.
-        num_steps: number of env steps that have arrived.
-        last_obs: first observation of the next chunk.
-        past: last sampled steps by column: the lookback of the next chunk.
+        num_steps, last_obs: number of env steps that have arrived, and the last observation, with which the next chunk
+            begins; set in the server's thread.
+        past: last sampled steps by column: the lookback of the next chunk; set, as the next three, by the sampler.
         num_steps_sampled, return_: number and undiscounted reward sum of sampled steps.
         last_obs_sampled: last sampled observation.
+        task: name of its task, or None if the client did not report one.
         ends_env: whether its client has reported that its env episode ends with it.
     """
 
