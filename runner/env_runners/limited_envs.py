@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.errors import ConfigError, Problem, RunFailure
-from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, MultiAgentWrapper, StepDicts
 from runner.episodes import nested
 from runner.rows.infos import Infos, info_of
 
@@ -71,7 +71,7 @@ def _only_info(infos: Infos) -> dict[str, Any]:
         return {}
 
 
-class LimitedMultiAgentEnv(MultiAgentEnv):
+class LimitedMultiAgentEnv(MultiAgentWrapper):
     """An environment whose episodes are truncated for all agents after a number of env steps.
 
     Args:
@@ -80,16 +80,10 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
     """
 
     def __init__(self, env: MultiAgentEnv, max_episode_steps: int) -> None:
-        self._env = env
+        super().__init__(env)
         self._max_episode_steps = max_episode_steps
         self._num_steps = 0
         self._last_obs: AgentDict = {}  # of agents that have not finished
-        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
-
-    def __getattr__(self, name: str) -> Any:
-        if "_env" not in self.__dict__:  # during a copy
-            raise AttributeError(name)
-        return getattr(self._env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Start an episode."""
@@ -114,11 +108,3 @@ class LimitedMultiAgentEnv(MultiAgentEnv):
             obs = {**self._last_obs, **obs}
             truncateds = {**truncateds, ALL_AGENTS: True}
         return obs, rewards, terminateds, truncateds, infos
-
-    def render(self) -> Any:
-        """Return the rendered image of the environment."""
-        return self._env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

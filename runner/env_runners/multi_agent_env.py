@@ -66,6 +66,31 @@ class MultiAgentEnv:
         """Free the resources of the environment."""
 
 
+class MultiAgentWrapper(MultiAgentEnv):
+    """Base class of wrappers: attributes that the wrapper does not define are looked up in the environment.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: MultiAgentEnv) -> None:
+        self._env = env
+        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
+
+    def __getattr__(self, name: str) -> Any:
+        if "_env" not in self.__dict__:  # during a copy
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def render(self) -> Any:
+        """Return the rendered image of the environment."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
 class AgentMapping:
     """Maps agents to modules. Write a subclass and name it in `multi_agent.agent_to_module._target_`."""
 

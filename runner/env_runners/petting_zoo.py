@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner.env_runners.env_states import has_own_state
-from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, MultiAgentWrapper, StepDicts
 
 
 def petting_zoo_kinds() -> tuple[type, ...]:
@@ -63,7 +63,8 @@ class PettingZooAdapter(MultiAgentEnv):
             warnings.simplefilter("ignore", UserWarning)
             self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
             self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
-        _take_state_methods(self, env, self._restore)
+        if has_own_state(env):  # for exact resume
+            self.get_state, self.set_state = env.get_state, self._restore
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Start an episode."""
@@ -129,7 +130,7 @@ class PettingZooAdapter(MultiAgentEnv):
         self._env.close()
 
 
-class NamedAgents(MultiAgentEnv):
+class NamedAgents(MultiAgentWrapper):
     """Converts agent ids that are numbers or other objects to strings: agent 0 is `0`.
 
     Args:
@@ -140,18 +141,13 @@ class NamedAgents(MultiAgentEnv):
     """
 
     def __init__(self, env: MultiAgentEnv) -> None:
-        self._env = env
+        super().__init__(env)
         self._ids = {str(agent): agent for agent in env.possible_agents}
+        if len(self._ids) < len(self.possible_agents):
+            raise ValueError(f"agent ids are equal as strings: {self.possible_agents}; give each agent a unique name")
         self.possible_agents = list(self._ids)
-        if len(self._ids) < len(list(env.possible_agents)):
-            raise ValueError(
-                f"agent ids are equal as strings: {list(env.possible_agents)}; give each agent a unique name"
-            )
-        self.metadata = env.metadata
         self.observation_spaces = _by_name(env.observation_spaces)
         self.action_spaces = _by_name(env.action_spaces)
-        self.state_space = getattr(env, "state_space", None)
-        _take_state_methods(self, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
         """Start an episode."""
@@ -165,14 +161,6 @@ class NamedAgents(MultiAgentEnv):
         answer: StepDicts = _named(self._env.step({self._ids[name]: action for name, action in actions.items()}))
         return answer
 
-    def render(self) -> Any:
-        """Return the environment's rendering."""
-        return self._env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
-
 
 def _named(answer: Any) -> Any:
     """Return the result of `reset` or `step` by agent names; invalid results are reported by the caller."""
@@ -183,15 +171,3 @@ def _named(answer: Any) -> Any:
 
 def _by_name(by_id: Mapping[Any, Any]) -> AgentDict:
     return {str(agent): value for agent, value in by_id.items()}
-
-
-def _take_state_methods(adapter: Any, env: Any, restore: Callable[[Any], None] | None = None) -> None:
-    """Add the environment's `get_state` and `set_state`, if it defines them, to the adapter, for exact resume.
-
-    Args:
-        adapter: gets the methods.
-        env: the environment.
-        restore: replaces its `set_state`.
-    """
-    if has_own_state(env):
-        adapter.get_state, adapter.set_state = env.get_state, restore or env.set_state

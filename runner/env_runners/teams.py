@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.env_runners.env_answers import reward_of
-from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, MultiAgentWrapper, StepDicts
 
 _WHERE = "multi_agent.teams"
 
@@ -37,7 +37,7 @@ def agents_of_teams(teams: Mapping[str, Sequence[str]], agents: Sequence[str]) -
     return found
 
 
-class SharedRewards(MultiAgentEnv):
+class SharedRewards(MultiAgentWrapper):
     """Gives each agent, in each env step, the mean of the rewards of its team's running agents.
 
     The sum of all rewards does not change. Members that have not joined yet, or have finished, do not get a share.
@@ -51,16 +51,13 @@ class SharedRewards(MultiAgentEnv):
     """
 
     def __init__(self, env: MultiAgentEnv, teams: Mapping[str, Sequence[str]]) -> None:
-        self._env = env
+        super().__init__(env)
         self._teams = agents_of_teams(teams, list(env.possible_agents))
         self._running: set[str] = set()
         self._ended: set[str] = set()
-        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
 
     def __getattr__(self, name: str) -> Any:
-        if "_env" not in self.__dict__:  # during a copy
-            raise AttributeError(name)
-        of_env = getattr(self._env, name)
+        of_env = super().__getattr__(name)  # raises `AttributeError` if the environment lacks it
         return {"get_state": self._get_state, "set_state": self._set_state}.get(name, of_env)
 
     def _get_state(self) -> dict[str, Any]:
@@ -97,14 +94,6 @@ class SharedRewards(MultiAgentEnv):
         self._ended |= {agent for ends in (terminateds, truncateds) for agent, is_end in ends.items() if is_end}
         self._running -= self._ended - {ALL_AGENTS}
         return obs, shared, terminateds, truncateds, infos
-
-    def render(self) -> Any:
-        """Return the rendered image of the environment."""
-        return self._env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
 
 
 def sharing_rewards(env: MultiAgentEnv, teams: Mapping[str, Sequence[str]]) -> MultiAgentEnv:

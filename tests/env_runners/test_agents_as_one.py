@@ -11,6 +11,7 @@ import pytest
 
 from runner.config.schemas import EnvConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.petting_zoo import as_multi_agent
 from runner.environments import AgentsAsOne, InvestmentGame, MultiAgentCartPole, TwoStepGame
 from runner.testing import check_environment
 from tests.support.coded_agents import FLAT, CodedAgentsEnv, _naive_episode, plan_of
@@ -141,6 +142,27 @@ def test_observations_are_flattened_and_filled_up() -> None:
     seen, reward, *ends, _ = env.step(np.array([1, 2]))
     assert inner.actions == [{"a": 1, "b": 7}]
     assert (reward, ends, seen["state"].tolist()) == (3.0, [False, False], [0, 1, 0, 0])
+
+
+class Numbered(MultiAgentEnv):
+    """Agents with numbers as ids, and a state."""
+
+    possible_agents: Any = (0, 1)
+    observation_spaces: Any = dict.fromkeys((0, 1), FLAT)
+    action_spaces: Any = dict.fromkeys((0, 1), gym.spaces.Discrete(2))
+    state_space = gym.spaces.Discrete(4)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return dict.fromkeys((0, 1), np.ones(5, np.float32)), {}
+
+    def state(self) -> int:
+        return 3
+
+
+def test_agents_with_numbers_as_ids_have_a_state() -> None:
+    seen, _ = AgentsAsOne(as_multi_agent(Numbered())).reset()
+    assert seen["mask"].tolist() == [1, 1]
+    assert seen["state"].tolist() == [0, 0, 0, 1]
 
 
 def test_what_it_cannot_wrap_is_refused() -> None:
