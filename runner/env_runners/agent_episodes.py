@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.running_agents import RunningAgents
 from runner.episodes import MultiAgentEpisode
 from runner.episodes.multi_agent_views import AgentChunks, episode_around
@@ -17,16 +18,19 @@ class AgentEpisodes:
     its observation is added once it is complete.
 
     Args:
-        agents: the agents that run in the sub-environments.
+        env: the sub-environments.
+        agents: the agents that run in them.
         rows: module id -> the rows of its agents.
         id_prefix: beginning of the ids of env episodes.
     """
 
-    def __init__(self, agents: RunningAgents, rows: Mapping[str, AgentRows], id_prefix: str) -> None:
-        self._agents, self._rows, self._id_prefix = agents, rows, id_prefix
+    def __init__(
+        self, env: MultiAgentEnvironments, agents: RunningAgents, rows: Mapping[str, AgentRows], id_prefix: str
+    ) -> None:
+        self._env, self._agents, self._rows, self._id_prefix = env, agents, rows, id_prefix
 
     def __getitem__(self, n: int) -> MultiAgentEpisode:
-        number = self._agents.numbers[n]
+        number = self._env.episode_numbers[n]
         chunks: AgentChunks = {}
         for agent, module_id, slot in self._agents.observed_in(n):
             rows = self._rows[module_id]

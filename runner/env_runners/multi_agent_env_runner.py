@@ -59,7 +59,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         }
         self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}
         self._agents = RunningAgents(env, {module_id: acting.agents for module_id, acting in modules.items()})
-        self._episodes = AgentEpisodes(self._agents, self._all_rows, prefix)
+        self._episodes = AgentEpisodes(env, self._agents, self._all_rows, prefix)
         self._num_steps = 0
         self._ended: list[FinishedEpisode] = []
 
@@ -82,7 +82,6 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
 
     def _begin(self, explore: bool, counted: BoolArray) -> VectorStep:
         self._num_steps, self._ended = 0, []
-        self._agents.restart()
         for rows in self._all_rows.values():
             rows.clear()
         return self._take_in(self.env.reset(self._identity.seed_name), explore, counted)
@@ -105,7 +104,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         ended_unseen: list[tuple[int, str]] = []
         for module_id, runner in self._modules.items():
             rows, of_module = runner.rows, observed[module_id]
-            rows.slots = runner.write(of_module, self._agents.env_t, self._agents.numbers)
+            rows.slots = runner.write(of_module, self.env.num_steps, self.env.episode_numbers)
             ended_unseen += [(rows.env_of(slot), rows.agent_of(slot)) for slot in of_module.ended_unseen]
             for episode in ended:
                 rows.end_env(episode.env)
@@ -175,4 +174,4 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
             for rows in self._all_rows.values():
                 rows.abandon_env(n)
         running = np.flatnonzero(~self.env.is_done).tolist()
-        return [env_episode_id(self._identity.id_prefix, n, self._agents.numbers[n]) for n in running]
+        return [env_episode_id(self._identity.id_prefix, n, self.env.episode_numbers[n]) for n in running]

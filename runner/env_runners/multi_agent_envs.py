@@ -45,6 +45,8 @@ class MultiAgentEnvironments:
         max_replayed_steps: the option of the `env` block.
 
     Attributes:
+        episode_numbers: number (N,) of the newest episode of each sub-environment, from 0.
+        num_steps: env steps (N,) of the newest episode so far.
         not_restored: sub-environments whose episodes the newest `set_state` did not restore; the next step resets them.
     """
 
@@ -64,38 +66,38 @@ class MultiAgentEnvironments:
         self._seed = seed
         self._seed_name: tuple[int | str, ...] = ("unused",)
         self._has_own_state = has_own_state(self.environments[0])
-        self._episode_numbers = [0] * num_envs
-        self._num_steps = [0] * num_envs
+        self.episode_numbers = [0] * num_envs
+        self.num_steps = [0] * num_envs
         self._is_done = [True] * num_envs
         self._actions: list[list[AgentDict]] = [[] for _ in range(num_envs)]
 
     def reset(self, seed_name: tuple[int | str, ...]) -> list[EnvStep]:
         """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""
         self._seed_name = seed_name
-        self._episode_numbers = [-1] * self.num_envs
-        return [self._reset_one(n) for n in range(self.num_envs)]
+        self.episode_numbers = [-1] * self.num_envs
+        return [self._begin_next_episode(n) for n in range(self.num_envs)]
 
-    def _reset_one(self, n: int) -> EnvStep:
-        self._episode_numbers[n] += 1
+    def _begin_next_episode(self, n: int) -> EnvStep:
+        self.episode_numbers[n] += 1
         if self.not_restored:
             self.not_restored = [other for other in self.not_restored if other != n]
-        return self._restart_one(n)
+        return self._begin_episode(n)
 
-    def _restart_one(self, n: int) -> EnvStep:
-        seed = seed_of(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
-        self._num_steps[n], self._is_done[n], self._actions[n] = 0, False, []
+    def _begin_episode(self, n: int) -> EnvStep:
+        seed = seed_of(self._seed, (*self._seed_name, n, self.episode_numbers[n]))
+        self.num_steps[n], self._is_done[n], self._actions[n] = 0, False, []
         obs, infos = self._call("reset", n, seed=seed)
         return EnvStep(True, obs, {}, {}, {}, infos)
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
         """Step each sub-environment with its agents' actions, or reset it if its episode is over."""
         return [
-            self._reset_one(n) if self._is_done[n] else self._step_one(n, by_agent)
+            self._begin_next_episode(n) if self._is_done[n] else self._step_one(n, by_agent)
             for n, by_agent in enumerate(actions)
         ]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
-        if self._num_steps[n] >= self._max_replayed_steps:
+        if self.num_steps[n] >= self._max_replayed_steps:
             self._actions[n] = []
         elif not self._has_own_state:
             self._actions[n].append(_copied(actions))
@@ -104,7 +106,7 @@ class MultiAgentEnvironments:
             for agent, flag in flags.items():
                 if type(flag) is not bool:
                     flag_of(flag, name, f"{self.place(n)}, agent {agent}")
-        self._num_steps[n] += 1
+        self.num_steps[n] += 1
         self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
         return step
 
@@ -119,7 +121,7 @@ class MultiAgentEnvironments:
 
     def place(self, n: int) -> str:
         """Return sub-environment, episode and step, for messages."""
-        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
+        return f"sub-environment {n}, episode {self.episode_numbers[n]}, step {self.num_steps[n]}"
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
         env = self.environments[n]
@@ -139,14 +141,14 @@ class MultiAgentEnvironments:
         """Return the episode numbers, and for each running episode its state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
-            "episode_numbers": list(self._episode_numbers),
-            "num_steps": list(self._num_steps),
+            "episode_numbers": list(self.episode_numbers),
+            "num_steps": list(self.num_steps),
             "is_done": list(self._is_done),
         }
         for n, env in enumerate(self.environments):
             stateful: Any = env
             state[f"env_{n}"] = stateful.get_state() if self._has_own_state else list(self._actions[n])
-            is_forgotten = not self._has_own_state and len(self._actions[n]) < self._num_steps[n]
+            is_forgotten = not self._has_own_state and len(self._actions[n]) < self.num_steps[n]
             if n in self.not_restored or (is_forgotten and not self._is_done[n]):
                 state[f"too_long_{n}"] = True
         return state
@@ -154,18 +156,18 @@ class MultiAgentEnvironments:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore every sub-environment."""
         self._seed_name = tuple(state["seed_name"])
-        self._episode_numbers = [int(number) for number in state["episode_numbers"]]
+        self.episode_numbers = [int(number) for number in state["episode_numbers"]]
         self.not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]
         for n, env in enumerate(self.environments):
             if n in self.not_restored:
                 continue
-            self._restart_one(n)
+            self._begin_episode(n)
             stateful: Any = env
             if self._has_own_state:
                 stateful.set_state(state[f"env_{n}"])
             else:
                 self._repeat(n, state[f"env_{n}"])
-        self._num_steps = [int(number) for number in state["num_steps"]]
+        self.num_steps = [int(number) for number in state["num_steps"]]
         self._is_done = [bool(flag) or n in self.not_restored for n, flag in enumerate(state["is_done"])]
 
     def _repeat(self, n: int, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -174,7 +176,7 @@ class MultiAgentEnvironments:
             actions = as_given(stored, self.environments[n].action_spaces)
             self._actions[n].append(actions)
             self._call("step", n, _copied(actions))
-            self._num_steps[n] += 1
+            self.num_steps[n] += 1
 
     def close(self) -> None:
         """Close every environment."""

@@ -49,10 +49,6 @@ class RunningAgents:
     Args:
         env: the sub-environments.
         agents: module id -> its agents.
-
-    Attributes:
-        env_t: env time steps (N,) of the env episodes.
-        numbers: numbers (N,) of the env episodes, from 0.
     """
 
     def __init__(self, env: MultiAgentEnvironments, agents: Mapping[str, Sequence[str]]) -> None:
@@ -63,8 +59,6 @@ class RunningAgents:
             for module_id, of_module in agents.items()
             for place, agent in enumerate(of_module)
         }
-        self.env_t = [0] * env.num_envs
-        self.numbers = [-1] * env.num_envs
         self._returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
@@ -90,10 +84,6 @@ class RunningAgents:
         """Return the id of the module that acts for an agent."""
         return self._place_of[agent][0]
 
-    def restart(self) -> None:
-        """Number env episodes from 0 again; the next results of the sub-environments belong to a reset."""
-        self.numbers = [-1] * self._env.num_envs
-
     def sort_in(self, steps: Sequence[EnvStep]) -> tuple[dict[str, Observed], list[FinishedEpisode]]:
         """Return the data of the sub-environments by module id, and the env episodes that ended.
 
@@ -108,13 +98,9 @@ class RunningAgents:
     def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
         """Add each agent's data to its module; return the env episode if it has ended."""
         if step.is_reset:
-            self.numbers[n] += 1
-            self.env_t[n] = 0
             self._returns[n] = {}
             self._running[n], self._has_ended[n], self._truncated[n] = set(), set(), 0
             self._finished[n] = None
-        else:
-            self.env_t[n] += 1
         returns = self._returns[n]
         for agent, reward in step.rewards.items():
             module_id, slot = self._slot(agent, n, "rewards")
@@ -167,7 +153,8 @@ class RunningAgents:
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             self._env.end_episode(n)
             is_terminated = all_terminated or (not all_truncated and self._truncated[n] == 0)
-            finished = FinishedEpisode(n, self.env_t[n], self._returns[n], self.numbers[n], is_terminated)
+            length, number = self._env.num_steps[n], self._env.episode_numbers[n]
+            finished = FinishedEpisode(n, length, self._returns[n], number, is_terminated)
             self._finished[n] = finished
             return finished
         return None
@@ -188,8 +175,8 @@ class RunningAgents:
     def get_state(self) -> dict[str, Any]:
         """Return the state of the running episodes."""
         return {
-            "env_t": list(self.env_t),
-            "numbers": list(self.numbers),
+            "env_t": list(self._env.num_steps),  # also in the environments' state, from where they are restored
+            "numbers": list(self._env.episode_numbers),
             "own_returns": [dict(returns) for returns in self._returns],
             "running": [sorted(agents) for agents in self._running],
             "has_ended": [sorted(agents) for agents in self._has_ended],
@@ -198,8 +185,6 @@ class RunningAgents:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
-        self.env_t = [int(t) for t in state["env_t"]]
-        self.numbers = [int(number) for number in state["numbers"]]
         self._returns = [dict(returns) for returns in state["own_returns"]]
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
