@@ -46,7 +46,7 @@ class TaskedEpisodes(EpisodeListener):
             RunFailure: an episode does not have the value that is measured, or it is not a number.
         """
         for n, agent in step.ended_unseen:
-            if info := step.answers[n].infos.get(agent):
+            if info := step.results[n].infos.get(agent):
                 self._envs[n].measure(agent, info)
         if not np.count_nonzero(step.is_done):
             return

@@ -47,14 +47,14 @@ class AgentInfos(EpisodeListener):
         Raises:
             RunFailure: an info contains a value that is not a number.
         """
-        for env, answer in enumerate(step.answers):
-            if answer.is_reset:
+        for env, result in enumerate(step.results):
+            if result.is_reset:
                 self._so_far[env] = {}
                 continue
-            for agent in answer.obs:
-                self._add(env, agent, answer.infos.get(agent) or {})
+            for agent in result.obs:
+                self._add(env, agent, result.infos.get(agent) or {})
         for env, agent in step.ended_unseen:
-            if info := step.answers[env].infos.get(agent):
+            if info := step.results[env].infos.get(agent):
                 self._add(env, agent, info)
         self._ended += [self._numbers_in(episode.env) for episode in step.ended]
 

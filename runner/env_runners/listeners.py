@@ -44,7 +44,7 @@ class VectorStep:
         episodes: views of the newest episodes.
         aborted: sub-environments that failed during an episode and were re-created: the next episode has begun.
         infos: with a single agent, infos of the sub-environments.
-        answers: with several agents, results of each sub-environment.
+        results: with several agents, the result of each sub-environment.
         ended: with several agents, the env episodes that ended, ordered by sub-environment.
         ended_unseen: with several agents, sub-environment and id of each agent that ended without a final observation.
     """
@@ -55,7 +55,7 @@ class VectorStep:
     episodes: ObservedEpisodes
     aborted: Sequence[int] = ()
     infos: Infos = ()
-    answers: Sequence[EnvStep] = ()
+    results: Sequence[EnvStep] = ()
     ended: Sequence[FinishedEpisode] = ()
     ended_unseen: Sequence[tuple[int, str]] = ()
 

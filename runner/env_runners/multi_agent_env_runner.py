@@ -84,7 +84,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         self._num_steps, self._ended = 0, []
         for rows in self._all_rows.values():
             rows.clear()
-        return self._take_in(self.env.reset(self._identity.seed_name), explore, counted)
+        return self._add_results(self.env.reset(self._identity.seed_name), explore, counted)
 
     def _act(self, explore: bool) -> list[AgentDict]:
         """Return agent id -> action for each sub-environment."""
@@ -96,11 +96,11 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         return actions
 
     def _step(self, actions: Sequence[AgentDict], explore: bool, counted: BoolArray) -> VectorStep:
-        return self._take_in(self.env.step(actions), explore, counted)
+        return self._add_results(self.env.step(actions), explore, counted)
 
-    def _take_in(self, answers: Sequence[EnvStep], explore: bool, counted: BoolArray) -> VectorStep:
-        """Write the results of the sub-environments to the rows, and make the batches of the next forward passes."""
-        observed, ended = self._agents.sort_in(answers)
+    def _add_results(self, results: Sequence[EnvStep], explore: bool, counted: BoolArray) -> VectorStep:
+        """Write the results of resets and steps to the rows, and make the batches of the next forward passes."""
+        observed, ended = self._agents.update(results)
         ended_unseen: list[tuple[int, str]] = []
         for module_id, runner in self._modules.items():
             rows, of_module = runner.rows, observed[module_id]
@@ -110,13 +110,13 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
                 rows.end_env(episode.env)
         for runner in self._modules.values():
             runner.prepare(explore, self._all_rows)
-        is_reset = np.array([answer.is_reset for answer in answers], np.bool_)
+        is_reset = np.array([result.is_reset for result in results], np.bool_)
         is_done = np.zeros_like(is_reset)
         is_done[[episode.env for episode in ended]] = True
         self._num_steps += len(is_reset) - int(np.count_nonzero(is_reset))
         self._ended += ended
         return VectorStep(
-            is_reset, is_done, counted, self._episodes, answers=answers, ended=ended, ended_unseen=ended_unseen
+            is_reset, is_done, counted, self._episodes, results=results, ended=ended, ended_unseen=ended_unseen
         )
 
     # -- cutting ---------------------------------------------------------------------------------------------------

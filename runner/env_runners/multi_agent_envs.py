@@ -21,7 +21,7 @@ from runner.episodes import nested
 
 @dataclass(frozen=True)
 class EnvStep:
-    """The results of one sub-environment. `is_reset`: it was reset instead of stepped."""
+    """The result of resetting or stepping one sub-environment; `is_reset` is true after a reset."""
 
     is_reset: bool
     obs: AgentDict

@@ -84,18 +84,18 @@ class RunningAgents:
         """Return the id of the module that acts for an agent."""
         return self._place_of[agent][0]
 
-    def sort_in(self, steps: Sequence[EnvStep]) -> tuple[dict[str, Observed], list[FinishedEpisode]]:
-        """Return the data of the sub-environments by module id, and the env episodes that ended.
+    def update(self, steps: Sequence[EnvStep]) -> tuple[dict[str, Observed], list[FinishedEpisode]]:
+        """Follow a vector step; return its data by module id, and the env episodes that ended.
 
         Raises:
             RunFailure: a sub-environment returns unknown agents, continues after an agent's end, or returns a reward
                 that is not a number.
         """
         observed = {module_id: Observed() for module_id in self._module_ids}
-        ended = [self._sort_in(n, step, observed) for n, step in enumerate(steps)]
+        ended = [self._update_env(n, step, observed) for n, step in enumerate(steps)]
         return observed, [episode for episode in ended if episode is not None]
 
-    def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
+    def _update_env(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
         """Add each agent's data to its module; return the env episode if it has ended."""
         if step.is_reset:
             self._returns[n] = {}
@@ -121,10 +121,10 @@ class RunningAgents:
             if step.infos.get(agent):
                 data.infos.append((slot, step.infos[agent]))
         if any(step.terminateds.values()) or any(step.truncateds.values()):
-            return self._sort_in_ends(n, step, observed)
+            return self._end_agents(n, step, observed)
         return None
 
-    def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
+    def _end_agents(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
         """End the episodes of agents in this step, and the env episode with its last agent."""
         all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
         for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):

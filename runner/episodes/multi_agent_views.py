@@ -30,11 +30,11 @@ def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
     for module_id, block in rollout.blocks.items():
         if block.agents is None:
             raise ValueError(f"the block of module {module_id!r} has a single agent; iterate over it for its episodes")
-        _sort_in(block, by_episode)
+        _add_chunks(block, by_episode)
     return [_with_ends_of_agents(id_, agents) for id_, agents in by_episode.items()]
 
 
-def _sort_in(block: ColumnBlock, by_episode: dict[str, AgentChunks]) -> None:
+def _add_chunks(block: ColumnBlock, by_episode: dict[str, AgentChunks]) -> None:
     assert block.agents is not None
     ends = block.first_obs_rows + block.lengths + 1
     env_t = np.split(block.agents.env_t, ends[:-1])

@@ -80,7 +80,7 @@ _ENV_RUNNERS = tuple(
 )
 _OBSERVED = ("_run_env_to_module", "prepare")  # functions of env runners that call env-to-module pipelines
 _TAKEN_OVER = ("_use_policy",)
-_WRITTEN = ("act", "_cut", "cut", "write", "_stacked", "sort_in", "_take_in")
+_WRITTEN = ("act", "_cut", "cut", "write", "_stacked", "update", "_add_results")
 _OF_STATES = ("get_state", "get_unshared_state", "set_state", "state")
 _TRANSFERRING = ("serialization.py", "cloudpickle")
 _PUT = ("put", "put_object", "deserialize_objects")

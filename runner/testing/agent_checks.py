@@ -240,7 +240,7 @@ class MultiAgentCheck:
         [step] = environments.reset(("check", 0, 0))
         acting: AgentDict = {}
         while True:
-            _, finished = running.sort_in([step])
+            _, finished = running.update([step])
             yield step, {} if step.is_reset else acting, finished
             ended = {agent for ends in (step.terminateds, step.truncateds) for agent in ends if ends[agent]}
             acting = {

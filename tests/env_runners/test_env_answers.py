@@ -54,8 +54,8 @@ def step_of(env: gym.Env[Any, Any]) -> tuple[float, bool]:
 def step_of_agents(env: MultiAgentEnv) -> tuple[float, bool]:
     envs = MultiAgentEnvironments(lambda: env, 1, 0)
     agents = RunningAgents(envs, {"m": ["a"]})
-    agents.sort_in(envs.reset(("check", 0, 0)))
-    observed, _ = agents.sort_in(envs.step([{"a": 0}]))
+    agents.update(envs.reset(("check", 0, 0)))
+    observed, _ = agents.update(envs.step([{"a": 0}]))
     [(_, reward)] = observed["m"].rewards
     return reward, bool(envs.is_done[0])
 

@@ -69,7 +69,7 @@ def ends_of(make_env: Callable[[], MultiAgentEnv]) -> list[tuple[int, bool]]:
     [step] = envs.reset(("check", 0, 0))
     finished: list[FinishedEpisode] = []
     while True:
-        finished += running.sort_in([step])[1]
+        finished += running.update([step])[1]
         if len(finished) == 12:
             return [(episode.length, episode.is_terminated) for episode in finished]
         ended = {agent for ends in (step.terminateds, step.truncateds) for agent, is_end in ends.items() if is_end}

@@ -187,12 +187,12 @@ def test_an_episode_does_not_end_before_an_agent_joins(reward: Any) -> None:
     envs = late_envs(reward)
     running = RunningAgents(envs, {"main": AGENTS})
     steps = envs.reset(("env_runner", 0, 0))
-    running.sort_in(steps)
+    running.update(steps)
     finished: list[FinishedEpisode] = []
     for _ in range(4):
         assert not finished
         steps = envs.step([dict.fromkeys(steps[0].obs, 0)])
-        finished += running.sort_in(steps)[1]
+        finished += running.update(steps)[1]
     assert [(episode.length, list(episode.returns.values())) for episode in finished] == [(4, [4.0])]
     assert [match.score for match in envs.matches_of(0)] == [0.5, 0.5]
 
