@@ -21,10 +21,9 @@ _KNOWN = ("gymnasium.envs.", "gymnasium.wrappers.common", "runner.env_runners.")
 
 
 class ActingPass:
-    """Runs a module on batches on the CPU, like env pipelines, masks, noise and states.
+    """The forward pass of a module on batches in the CPU's memory, where pipelines, noise and states also are.
 
-    A module on a GPU gets a copy of its inputs there, and its outputs are copied back: one copy in each direction for
-    all sub-environments.
+    If the module is on a GPU, its inputs are copied there and its outputs back, once for all sub-environments.
 
     No gradients are recorded. Tensors are float32, even if an environment has changed torch's default.
 
@@ -36,12 +35,12 @@ class ActingPass:
         self._module = module
         device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
         self._other_device = None if device.type == "cpu" else device
-        # Entered with every pass, never nested; making one takes longer than entering it.
+        # Passes are never nested, so all of them use one; creating it takes longer than entering it.
         self._without_gradients = torch.no_grad()
-        self.look_at_settings()
+        self.check_default_device()
 
-    def look_at_settings(self) -> None:
-        """Check whether an environment has changed torch's default device; this takes too long for every pass."""
+    def check_default_device(self) -> None:
+        """Note whether an environment has changed torch's default device; this takes too long for every pass."""
         self._has_default_device = has_default_device()
 
     def __call__(self, batch: dict[str, Any], explore: bool) -> dict[str, Any]:

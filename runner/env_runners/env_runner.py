@@ -172,7 +172,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         fragments = {DEFAULT_MODULE_ID: fragment}
         return Cut(fragments, num_env_steps, weights_seq_no, quotas, finished, aborted=fragment.aborted)
 
-    def _finished(
+    def _collect_finished(
         self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None
     ) -> tuple[FinishedEpisodes, IntArray | None]:
         if quotas is None:

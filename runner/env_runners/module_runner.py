@@ -40,7 +40,7 @@ class ActingModule:
 
 
 class ModuleRunner:
-    """The state that one module needs to act: its rows, its weights, and the batch for its next forward pass."""
+    """Acts with one module for its agents in all sub-environments; holds their rows and the module's next batch."""
 
     def __init__(
         self,
@@ -150,16 +150,17 @@ class ModuleRunner:
                 return RunFailure(Problem(what, f"sub-environment {self.rows.env_of(slot)}", *found))
         return None
 
-    def cut(self, with_outputs_per_fragment: bool = True) -> tuple[Fragment, OutsideObservations]:
-        """Return the fragment so far, checked, and its observations to be counted.
+    def cut(self, with_outputs: bool) -> tuple[Fragment, OutsideObservations]:
+        """Return the fragment so far, checked, and its observations outside of their space.
 
         Args:
-            with_outputs_per_fragment: false for greedy actions, whose `action_logp` would be meaningless.
+            with_outputs: whether to add the outputs that are computed once per fragment; false for greedy actions,
+                whose `action_logp` would be meaningless.
         """
         acting = self.acting
 
         def complete(columns: dict[str, Column]) -> None:
-            if with_outputs_per_fragment:
+            if with_outputs:
                 acting.module_to_env.complete_fragment(columns, acting.module)
 
         cut = self.rows.cut(complete)

@@ -24,6 +24,10 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 class MultiAgentEnvRunner(SteppingEnvRunner):
     """Steps N environments with several agents and returns one column block per module.
 
+    `_act` runs one forward pass of all modules; each `ModuleRunner` converts its outputs to its agents' actions. After
+    the env step, `RunningAgents` assigns the results to modules and notes which agents have joined or ended. Then each
+    `ModuleRunner` writes its rows and prepares its next batch.
+
     Args:
         env: the sub-environments.
         modules: module id -> the module with its agents and pipelines.
@@ -129,7 +133,7 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         ended, self._ended = self._ended, []
         return Cut(fragments, num_steps, weights_seq_no, quotas, ended=ended, outside=outside)
 
-    def _finished(
+    def _collect_finished(
         self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None
     ) -> tuple[FinishedEpisodes, IntArray | None]:
         outside = OutsideObservations.total([cut.outside for cut in cuts])

@@ -37,6 +37,15 @@ Pipelines = tuple[EnvToModulePipeline, ModuleToEnvPipeline]
 class SteppingEnvRunner(ABC):
     """Base class of env runners that step their environments.
 
+    A call of `sample` does the following:
+
+    1. `_begin` resets all sub-environments, only before the first sample and before each evaluation.
+    2. `_act` runs the module and the module-to-env pipelines on the newest observations.
+    3. `_step` steps the sub-environments, writes the rows, and runs the env-to-module pipelines for the next `_act`.
+    4. After enough env steps, `_cut` removes the rows as fragments and checks them. `_sample_of` makes the sample.
+
+    Listeners are called before resets, after 1 and 3, with each cut, and at the end.
+
     Args:
         env: the sub-environments.
         module: the module that acts.
@@ -93,46 +102,16 @@ class SteppingEnvRunner(ABC):
             cut = self._next_cut(weights_seq_no)
         return self._sample_of(cut)
 
-    def evaluate(
-        self,
-        duration: int,
-        explore: bool = False,
-        weights: Weights | None = None,
-        shared_state: Mapping[str, Any] | None = None,
-        weights_seq_no: int = 0,
-        num_env_steps_sampled: int = 0,
-        unit: str = EPISODES,
-    ) -> FinishedEpisodes:
-        """Run exactly `duration` entire episodes, or env steps, from fresh resets; see `EnvRunner.evaluate`."""
-        self._use_policy(weights, shared_state, num_env_steps_sampled)
-        quotas = EvaluationQuotas(duration, unit, self.env.num_envs)
-        watch = EvaluationWatch(f"no episode of {self.env.num_envs} sub-environments has finished")
-        self._restart()
-        cuts: list[Cut] = []
-        num_vector_steps = 0
-        try:
-            with self._acting_mode():
-                self._begin_if_needed(explore, quotas.is_running)
-                while (counted := quotas.is_running).any():
-                    watch.look(bool(quotas.num_counted.any()))
-                    step = self._vector_step(explore, counted)
-                    quotas.count(step.is_reset, step.is_done, step.aborted)
-                    num_vector_steps += 1
-                    if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
-                        cut = self._next_cut(weights_seq_no, quotas, with_outputs=explore)
-                        cut.fragments = {}  # frees the rows
-                        cuts.append(cut)
-        except BaseException:
-            self._has_begun = False  # listeners keep episodes of these cuts, which are dropped
-            raise
-        return self._complete(cuts, quotas)
-
-    def _restart(self) -> None:
-        """Make the next call begin with fresh resets and the same random streams."""
-        self._give_streams()
-        self._has_begun = False
-        for listener in self._listeners:
-            listener.begin_evaluation()
+    def _use_policy(
+        self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
+    ) -> None:
+        self._forward.check_default_device()
+        if weights is not None:
+            self.set_weights(weights)
+        for module_id, (env_to_module, module_to_env) in self._pipelines.items():
+            if shared_state:
+                env_to_module.set_state(shared_state.get(module_id, {}))
+            module_to_env.at_env_steps(num_env_steps_sampled)
 
     def _begin_if_needed(self, explore: bool, counted: BoolArray) -> None:
         if self._has_begun:
@@ -171,7 +150,7 @@ class SteppingEnvRunner(ABC):
             metrics |= listener.on_sample(rollout)
         return Sample(
             rollout,
-            self._complete([cut]),
+            self._finished_episodes([cut]),
             {module_id: env_to_module.get_state() for module_id, (env_to_module, _) in self._pipelines.items()},
             self.env.counts,
             connector_metrics=metrics,
@@ -179,11 +158,54 @@ class SteppingEnvRunner(ABC):
             aborted=cut.aborted,
         )
 
-    def _complete(self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None = None) -> FinishedEpisodes:
-        finished, counted = self._finished(cuts, quotas)
+    def _finished_episodes(self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None = None) -> FinishedEpisodes:
+        finished, counted = self._collect_finished(cuts, quotas)
         for listener in self._listeners:
             finished = listener.complete(finished, counted)
         return finished
+
+    # -- evaluating ------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        duration: int,
+        explore: bool = False,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
+        unit: str = EPISODES,
+    ) -> FinishedEpisodes:
+        """Run exactly `duration` entire episodes, or env steps, from fresh resets; see `EnvRunner.evaluate`."""
+        self._use_policy(weights, shared_state, num_env_steps_sampled)
+        quotas = EvaluationQuotas(duration, unit, self.env.num_envs)
+        watch = EvaluationWatch(f"no episode of {self.env.num_envs} sub-environments has finished")
+        self._restart()
+        cuts: list[Cut] = []
+        num_vector_steps = 0
+        try:
+            with self._acting_mode():
+                self._begin_if_needed(explore, quotas.is_running)
+                while (counted := quotas.is_running).any():
+                    watch.look(bool(quotas.num_counted.any()))
+                    step = self._vector_step(explore, counted)
+                    quotas.count(step.is_reset, step.is_done, step.aborted)
+                    num_vector_steps += 1
+                    if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
+                        cut = self._next_cut(weights_seq_no, quotas, with_outputs=explore)
+                        cut.fragments = {}  # frees the rows
+                        cuts.append(cut)
+        except BaseException:
+            self._has_begun = False  # listeners keep episodes of these cuts, which are dropped
+            raise
+        return self._finished_episodes(cuts, quotas)
+
+    def _restart(self) -> None:
+        """Make the next call begin with fresh resets and the same random streams."""
+        self._give_streams()
+        self._has_begun = False
+        for listener in self._listeners:
+            listener.begin_evaluation()
 
     # -- stepping, which each kind of env runner implements ----------------------------------------------------------
 
@@ -226,7 +248,7 @@ class SteppingEnvRunner(ABC):
         """Return the rows since the newest cut, checked."""
 
     @abstractmethod
-    def _finished(
+    def _collect_finished(
         self, cuts: Sequence[Cut], quotas: EvaluationQuotas | None
     ) -> tuple[FinishedEpisodes, IntArray | None]:
         """Return the episodes that ended, and in an evaluation the indices of episodes that count."""
@@ -249,17 +271,6 @@ class SteppingEnvRunner(ABC):
         """Use these parameters from now on: module id -> vector, or one vector of all modules together."""
         for key, parameters in self._weights.items():
             parameters.load(weights[key])
-
-    def _use_policy(
-        self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
-    ) -> None:
-        self._forward.look_at_settings()
-        if weights is not None:
-            self.set_weights(weights)
-        for module_id, (env_to_module, module_to_env) in self._pipelines.items():
-            if shared_state:
-                env_to_module.set_state(shared_state.get(module_id, {}))
-            module_to_env.at_env_steps(num_env_steps_sampled)
 
     def address(self) -> None:
         """Return None: environments are stepped here."""
