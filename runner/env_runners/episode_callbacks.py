@@ -48,8 +48,8 @@ class EpisodeCallbacks(EpisodeListener):
     @property
     def has_missed_episodes(self) -> bool:
         """Whether callbacks have episode hooks, and the env runner has not called any yet."""
-        is_asked = self._callbacks.overrides_any(*_EPISODE_HOOKS)
-        return is_asked and all(own is None for of_env in self._own for own in of_env)
+        has_hooks = self._callbacks.overrides_any(*_EPISODE_HOOKS)
+        return has_hooks and all(own is None for of_env in self._own for own in of_env)
 
     def begin_evaluation(self) -> None:
         """Start from the initial state; evaluations do not depend on earlier events."""
@@ -104,9 +104,9 @@ class EpisodeCallbacks(EpisodeListener):
         ]
 
 
-def _numbers(*are_meant: BoolArray) -> Sequence[int]:
-    """Return the numbers of the sub-environments for which all of these are true; usually there are none."""
-    first, *others = are_meant
+def _numbers(*masks: BoolArray) -> Sequence[int]:
+    """Return the numbers of the sub-environments for which all masks (N,) are true; usually there are none."""
+    first, *others = masks
     if not np.count_nonzero(first):
         return ()
     for other in others:

@@ -96,16 +96,16 @@ class EpisodeInfos(EpisodeListener):
         infos = taken if counted is None else {name: numbers[counted] for name, numbers in taken.items()}
         return replace(finished, infos=infos, info_keys=keys)
 
-    def _numbers(self, infos: Infos, metric: InfoMetric, is_asked: Bools) -> Floats:
-        """Return the numbers (N,) in a step's infos for the requested sub-environments, NaN if there are none."""
+    def _numbers(self, infos: Infos, metric: InfoMetric, is_wanted: Bools) -> Floats:
+        """Return the numbers (N,) in a step's infos, NaN for other sub-environments and missing numbers."""
         numbers = np.full(self._num_envs, np.nan)
         if isinstance(infos, Mapping):
             try:
-                self._read_columns(infos, metric, is_asked.copy(), numbers)
+                self._read_columns(infos, metric, is_wanted.copy(), numbers)
             except (LookupError, TypeError, ValueError) as error:
                 raise missing_values("/".join(metric.path)) from error
         else:
-            for env in np.flatnonzero(is_asked).tolist():
+            for env in np.flatnonzero(is_wanted).tolist():
                 numbers[env] = number_in(infos[env], metric, f"sub-environment {env}")
         return numbers
 

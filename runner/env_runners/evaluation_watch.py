@@ -29,7 +29,7 @@ def reporting(report: Callable[[str], None]) -> Iterator[None]:
 
 
 class EvaluationWatch:
-    """Checks a few times per second, between two steps of an evaluation.
+    """Reports an evaluation that does not finish any episode, and ends it if it delays the end of the run.
 
     Args:
         what: missing event for the report: "no episode of 8 sub-environments has finished".
@@ -44,7 +44,7 @@ class EvaluationWatch:
         self._has_reported = False
 
     def look(self, has_finished: bool = False) -> None:
-        """Check, unless the last check was a moment ago.
+        """Check a few times per second; called between two steps of the evaluation.
 
         Args:
             has_finished: whether the event has happened by now.

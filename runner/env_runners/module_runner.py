@@ -1,4 +1,4 @@
-"""One module among several: the rows of its agents, and the pipelines around it."""
+"""One of several modules in an env runner: its pipelines and the rows of its agents."""
 
 from __future__ import annotations
 

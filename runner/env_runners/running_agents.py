@@ -14,7 +14,7 @@ from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """An env episode that has ended.
+    """An env episode with several agents that has ended, for metrics; `FinishedEpisodes` summarises them.
 
     Attributes:
         env: number of its sub-environment.

@@ -1,4 +1,4 @@
-"""The result of sampling: steps, and values to be counted."""
+"""The result of one call of `sample`: steps, finished episodes and values of metrics."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sample(LeanPickle):
         finished: the episodes that ended.
         shared_state: by module id, the state of connectors that runners share (running means, for example), not merged.
         counts: metric name -> count of this runner since it was made.
-        further_states: like `shared_state`, for other pipelines of this runner, which may start from older merged
-            states.
+        further_states: like `shared_state`, of further pipelines of this runner, which may have started from older
+            merged states.
         to_record: additional data for recording, if the group records.
         runner: number of the runner.
         weights_seq_no: number of the weights that it used.

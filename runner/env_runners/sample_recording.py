@@ -1,4 +1,4 @@
-"""Recording of the samples of env runners: joins complete episodes of simulators."""
+"""Record the samples of external simulators in the driver; other env runners record with `EpisodeRecording`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
 
 
 class SampleRecording:
-    """Records the samples of a group, with a recorder for each runner.
+    """Records the samples of a group whose runners serve external simulators, with a recorder for each runner.
 
     Samples are recorded even if their runner dies later.
 

@@ -335,7 +335,7 @@ class SyncEnvironments:
         """Restore every sub-environment.
 
         Raises:
-            RunFailure: one had failed before the checkpoint, and failed ones are not re-created here.
+            RunFailure: a sub-environment had failed before the checkpoint; only `SeparateEnvironments` re-creates it.
         """
         if state.get("lost"):
             what = "a sub-environment had failed when the checkpoint was written, and must be re-created"

@@ -1,4 +1,4 @@
-"""Episodes that ended in a fragment, and observations that are outside of their space."""
+"""The ends of episodes in a fragment, and observations that are outside of their space."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ NONE_OUTSIDE = OutsideObservations()
 
 @dataclass(frozen=True)
 class FinishedEpisodes(LeanPickle):
-    """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
+    """The F episodes that ended in a sample or an evaluation, as columns, in the order of their ends.
 
-    With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id -> returns)
-    hold the return of each agent. `outside` counts observations of all steps, also of episodes that have not ended.
-    `infos`: metric -> (F,) numbers from infos, NaN if missing; with several agents one for each agent's episode.
-    `info_keys`: keys of the newest last infos in which a metric found no number.
-    `reported`: values that callbacks reported in each evaluation, metric -> `ReducedValue`.
-    `outcomes`: name of a part of the run -> outcomes that episodes report to it, each a sequence of plain values. With
-    a single agent there is one for each episode, in the same order. The part reads them with `RunView.outcomes`.
+    Attributes:
+        returns: return (F,) of each episode; with several agents, the sum of their returns.
+        lengths: number (F,) of env steps.
+        env_of: sub-environment (F,).
+        by_agent, by_module: with several agents, agent or module id -> returns of agents.
+        outside: observations outside of their space in all steps, also of episodes that have not ended.
+        infos: metric -> numbers (F,) from infos, NaN if missing; with several agents, one for each agent's episode.
+        reported: for each evaluation, the values that callbacks reported: metric -> `ReducedValue`.
+        info_keys: if a metric did not find a number in any info, the keys of the newest last infos, for messages.
+        outcomes: name of a part of the run -> outcomes that episodes report to it, each a sequence of plain values; the
+            part reads them with `RunView.outcomes`. With a single agent, one for each episode, in the same order.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"returns": np.float64, "lengths": np.int64, "env_of": np.int64}
@@ -137,7 +141,7 @@ def _joined_outcomes(parts: Sequence[Mapping[str, tuple[Any, ...]]]) -> dict[str
 
 @dataclass(frozen=True)
 class EndedEpisode:
-    """An env episode that has ended.
+    """The end of an env episode with several agents, for its recording.
 
     Attributes:
         id: id of the env episode.
