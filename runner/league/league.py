@@ -26,11 +26,11 @@ from runner.config.league import (
 )
 from runner.durable_files import write_atomically
 from runner.env_runners.sample import Weights
+from runner.league.matches import DRAW, LEAGUE, LOSS, WIN, Match
 from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.ratings import Rating, elo_ratings, standings_text
 from runner.parts import Announces, Metrics, Part, RunView
 from runner.policy import OnnxPolicy
-from runner.rows.matches import DRAW, LEAGUE, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
 from runner.tracking.headline import report_command
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
+from runner.league.matches import LEAGUE, Match
 from runner.league.opponent_environments import OpponentEnvironments
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.rows.matches import LEAGUE, Match
 
 
 class MatchListener(EpisodeListener):

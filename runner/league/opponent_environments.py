@@ -13,8 +13,8 @@ from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgent
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.episodes import nested
+from runner.league.matches import DRAW, LOSS, WIN, Match
 from runner.league.players import Player, Seat
-from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.streams import random_stream, restore_stream, stream_state
 
 # Instead of a player id: the module of a seat plays there itself, and learns from it.

@@ -23,9 +23,9 @@ from runner.environments.games import TicTacToe, best_moves, value, winner
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.league.league import League
+from runner.league.matches import Match
 from runner.league.opponent_environments import ITSELF
 from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
-from runner.rows.matches import Match
 from tests.conftest import MakeRun, Run, marked_but
 from tests.support.configs import config_from
 from tests.support.resuming import assert_resumes_exactly, assert_same_on_ray, train

@@ -12,11 +12,11 @@ from gymnasium import spaces
 from runner.config.errors import RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.env_runners.running_agents import FinishedEpisode, RunningAgents
+from runner.league.matches import Match
 from runner.league.opponent_environments import ITSELF, Lineup, OpponentEnvironments, Team
 from runner.league.players import Player, PolicyPlayer, Seat
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import LocalPolicy
-from runner.rows.matches import Match
 from tests.league.arena import AGENTS, Arena
 from tests.policy.policies import make_parts, prepended, random_weights
 

@@ -10,10 +10,10 @@ import pytest
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
+from runner.league.matches import Match
 from runner.plans import CompleteEpisodes, Experiences, Operator, RunMetrics, TrainResult
 from runner.plans.run_metrics import episode_metrics
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
 from tests.conftest import QUICK
 from tests.plans.hand_made import Sent, context_of
