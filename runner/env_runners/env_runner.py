@@ -44,6 +44,8 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
     """
 
     env: SubEnvironments
+    module: RLModule
+    _has_module_streams = False
 
     def __init__(
         self,
@@ -56,9 +58,7 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         validate_observations: str = "warn",
         listeners: Sequence[EpisodeListener] = (),
     ) -> None:
-        self.module = module
-        self.env_to_module = env_to_module
-        self.module_to_env = module_to_env
+        self.env_to_module, self.module_to_env = env_to_module, module_to_env
         pipelines = {DEFAULT_MODULE_ID: (env_to_module, module_to_env)}
         super().__init__(env, module, {DEFAULT_MODULE_ID: module}, pipelines, identity, listeners)
         has_callbacks = any(listener.runs_user_code for listener in listeners)
@@ -70,9 +70,6 @@ class SingleAgentEnvRunner(SteppingEnvRunner):
         self._rows = LockStepRows(env.num_envs, blank_obs, blank_action, identity.id_prefix, num_lookback)
         self._to_module: dict[str, Any] = {}
         self._shared_data: dict[str, Any] = {}
-
-    def _give_streams(self) -> None:
-        self._identity.give_streams((self.env_to_module, self.module_to_env))
 
     # -- stepping --------------------------------------------------------------------------------------------------
 

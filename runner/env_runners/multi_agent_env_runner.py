@@ -40,6 +40,8 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
     """
 
     env: MultiAgentEnvironments
+    module: MultiRLModule
+    _has_module_streams = True
 
     def __init__(
         self,
@@ -52,7 +54,6 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         is_joined: bool = False,
         listeners: Sequence[EpisodeListener] = (),
     ) -> None:
-        self.module = module
         networks = {ALL_MODULES: module} if is_joined else {id_: acting.module for id_, acting in modules.items()}
         pipelines = {id_: (acting.env_to_module, acting.module_to_env) for id_, acting in modules.items()}
         super().__init__(env, module, networks, pipelines, identity, listeners)
@@ -66,10 +67,6 @@ class MultiAgentEnvRunner(SteppingEnvRunner):
         self._episodes = AgentEpisodes(env, self._agents, self._all_rows, prefix)
         self._num_steps = 0
         self._ended: list[FinishedEpisode] = []
-
-    def _give_streams(self) -> None:
-        for module_id, pipelines in self._pipelines.items():
-            self._identity.give_streams(pipelines, module_id)
 
     # -- stepping --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import nn
@@ -59,6 +59,9 @@ class SteppingEnvRunner(ABC):
     """
 
     env: Any
+    module: Any
+    # Whether the names of random streams contain the module.
+    _has_module_streams: ClassVar[bool]
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class SteppingEnvRunner(ABC):
         identity: RunnerIdentity,
         listeners: Sequence[EpisodeListener] = (),
     ) -> None:
-        self.env = env
+        self.env, self.module = env, module
         self._weights = {key: FlatParameters(network) for key, network in networks.items()}
         self._forward = ActingPass(module)
         self._pipelines = dict(pipelines)
@@ -80,6 +83,10 @@ class SteppingEnvRunner(ABC):
         self._all_envs: BoolArray = np.ones(env.num_envs, np.bool_)
         self._has_begun = False
         self._give_streams()
+
+    def _give_streams(self) -> None:
+        for module_id, pipelines in self._pipelines.items():
+            self._identity.give_streams(pipelines, module_id if self._has_module_streams else None)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
@@ -218,10 +225,6 @@ class SteppingEnvRunner(ABC):
     @abstractmethod
     def _awaits_reset(self) -> BoolArray:
         """Whether (N,) the next vector step resets the sub-environment."""
-
-    @abstractmethod
-    def _give_streams(self) -> None:
-        """Give the pipelines their random streams."""
 
     def _acting_mode(self) -> AbstractContextManager[Any]:
         """Return the context in which environments and pipelines run."""
