@@ -142,7 +142,6 @@ class _Composition:
             tuple(self.problems),
             frozenset(self.unread),
             self.config_dir,
-            self.provenance.blocks,
             unresolved,
             run_dir,
             run_url,

@@ -17,7 +17,7 @@ CHECKPOINT_SOURCE = "checkpoint"
 class Composed:
     """A composed configuration, not yet checked.
 
-    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
+    `sources`: dotted key of a value or block -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
     with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None for stored values or after a problem.
     `run_url`: `hydra.run.dir` if it is a URL; then `run_dir` is the folder of the local copy.
@@ -34,7 +34,6 @@ class Composed:
     problems: tuple[Problem, ...] = ()
     unread: frozenset[str] = frozenset()
     config_dir: Path | None = None
-    block_sources: Mapping[str, str] = field(default_factory=dict)
     unresolved: Mapping[str, Any] = field(default_factory=dict)
     run_dir: str | None = None
     run_url: str | None = None
@@ -47,11 +46,9 @@ class Composed:
         """Return the source of the value at `key`, else of a value inside or around it; None for a default."""
         source = self.sources.get(key)
         if source in (None, DEFAULT_SOURCE):
-            source = self.block_sources.get(key)
-        if source is None:
             inside = (self.sources[name] for name in self.sources if name.startswith(f"{key}."))
-            source = next(inside, None)
-        if source is None and "." in key and key not in self.sources:
+            source = next(inside, source)
+        if source is None and "." in key:
             return self.where(key.rpartition(".")[0])
         return None if source == DEFAULT_SOURCE else source
 

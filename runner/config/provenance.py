@@ -1,4 +1,4 @@
-"""The source of each value of a composed configuration."""
+"""The source of each value and block of a composed configuration."""
 
 from __future__ import annotations
 
@@ -25,18 +25,22 @@ def join_keys(keys: Sequence[str]) -> str:
 
 
 class Provenance:
-    """Records sources in the order in which files and overrides are merged: later ones win."""
+    """Records sources in the order in which files and overrides are merged: later ones win.
+
+    Attributes:
+        sources: dotted key of a value, block or removed key -> source.
+        notes: notes about renamed keys.
+    """
 
     def __init__(self, sources: Mapping[str, str] | None = None, num_edits: Mapping[str, int] | None = None) -> None:
         self.sources: dict[str, str] = dict(sources or {})
-        self.blocks: dict[str, str] = {}
-        self.notes: list[str] = []  # about renamed keys
+        self.notes: list[str] = []
         self._ranks: dict[Keys, int] = {}
         self._num_edits = dict(num_edits or {})  # key of a list of edits -> their number so far
         self._offsets: dict[str, int] = {}  # key of the list being recorded -> index of its first item
 
     def record_file(self, path: Path, package: str, leave_out: Sequence[str] = ()) -> None:
-        """Record every key of a YAML file merged at `package`, except blocks and omitted keys."""
+        """Record every key of a YAML file merged at `package`, except omitted keys."""
         prefix = tuple(package.split(".")) if package else ()
         read = cache(lambda: reduce(lambda value, name: {name: value}, reversed(prefix), read_yaml(path)))
         for keys, line, is_leaf in locate_keys(path):
@@ -47,14 +51,13 @@ class Provenance:
                 self._record_or_add(renamed, where, is_leaf)
 
     def record_override(self, line: OverrideLine) -> None:
-        """Record every key that an override sets."""
+        """Record every key that an override sets or removes."""
         keys = tuple(line.key.split("."))
         if line.parsed.is_delete():
-            self._forget(join_keys(keys))
             self._num_edits.pop(line.key, None)
-            self._rank_last(keys)
-            return
-        self._record_value(keys, line.parsed.value(), line.where)
+            self._record(keys, line.where, is_leaf=True)
+        else:
+            self._record_value(keys, line.parsed.value(), line.where)
 
     def record_values(self, content: Mapping[str, Any], package: str, where: str) -> None:
         """Record every key of an option without a file, except its defaults list."""
@@ -93,7 +96,7 @@ class Provenance:
         elif edits == name or not keys[edits.count(".") + 1].isdigit():  # invalid: not a list
             self._record(keys, where, is_leaf)
         else:
-            self._add_edit(edits, keys, where, is_leaf)
+            self._add_edit(edits, keys, where)
 
     def _begin_edits(self, name: str, where: str) -> None:
         count = self._offsets[name] = self._num_edits.get(name, 0)
@@ -101,7 +104,7 @@ class Provenance:
             self.sources.setdefault(f"{name}.{index}", self.sources.get(name, where))
         self.sources[name] = where
 
-    def _add_edit(self, name: str, keys: Keys, where: str, is_leaf: bool) -> None:
+    def _add_edit(self, name: str, keys: Keys, where: str) -> None:
         index, *rest = keys[name.count(".") + 1 :]
         if index == "0" and rest == [DISCARD]:
             self._forget(name)
@@ -110,22 +113,14 @@ class Provenance:
             return
         number = self._offsets.get(name, 0) + int(index)
         self._num_edits[name] = max(self._num_edits.get(name, 0), number + 1)
-        key = ".".join((name, str(number), *rest))
-        (self.sources if is_leaf or not rest else self.blocks)[key] = where
+        self.sources[".".join((name, str(number), *rest))] = where
 
     def _record(self, keys: Keys, where: str, is_leaf: bool) -> None:
         name = join_keys(keys)
-        if not is_leaf:
-            self.blocks[name] = where
-            self.sources.pop(name, None)  # the block replaces this value
-            return
-        self._forget(name)
-        self.blocks = {key: source for key, source in self.blocks.items() if not key.startswith(f"{name}.")}
+        if is_leaf:  # replaces the complete block, if there is one
+            self._forget(name)
+            self._ranks[keys] = max(self._ranks.values(), default=0) + 1
         self.sources[name] = where
-        self._rank_last(keys)
-
-    def _rank_last(self, keys: Keys) -> None:
-        self._ranks[keys] = max(self._ranks.values(), default=0) + 1
 
     def _forget(self, name: str) -> None:
         for known in [key for key in self.sources if key == name or key.startswith(f"{name}.")]:

@@ -226,7 +226,6 @@ def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir:
         composed,
         unread=base.unread,
         config_dir=config_dir,
-        block_sources=base.block_sources,
         run_url=base.run_url,
         notes=(*base.notes, *composed.notes),
     )

@@ -394,7 +394,7 @@ MISTAKES = [
         [
             Problem(
                 "stop is empty, so the run would never end",
-                where="conf/experiment/ppo_cartpole.yaml:10",
+                where="override ~stop",
                 got="{}",
                 expected="stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric",
             )
