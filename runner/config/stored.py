@@ -15,14 +15,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
 from runner.config.composed import CHECKPOINT_SOURCE, Composed, leaf_values
-from runner.config.composition_rules import apply_edits, changes_edits, edits_in, rename_all, rename_in_line
+from runner.config.composition_rules import apply_edits, changes_edits, rename_all, rename_in_line
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.list_patches import edit_list_of
 from runner.config.overrides import OverrideLine, describe_idle, describe_list_key, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
-from runner.config.provenance import Provenance, join_keys
+from runner.config.provenance import Provenance
 from runner.config.resolvers import find_references, register_value_resolvers
 
 _EXPERIMENT = "experiment"
@@ -50,43 +51,39 @@ def compose_stored(
     config = OmegaConf.create(dict(unresolved))
     rename_all(config)
     lines = [rename_in_line(config, line) for line in lines]
-    leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
-    places = dict.fromkeys(leaves, CHECKPOINT_SOURCE) | dict(sources)
-    usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
-    edits = [line for line in usable if changes_edits(line.text)]
-    others = [line for line in usable if line not in edits]
-    provenance = Provenance(places, {name: len(items) for name, items in edits_in(config).items()} if edits else {})
-    for line in edits:
+    usable = [line for line in lines if _find_unusable(line) is None]
+    stored = leaf_values(_plain(config))
+    num_edits = {key: len(one) for key, one in stored.items() if isinstance(one, list) and edit_list_of(key) == key}
+    provenance = Provenance({**dict.fromkeys(stored, CHECKPOINT_SOURCE), **sources}, num_edits)
+    for line in usable:
         provenance.record_override(line)
-    places = provenance.sources
     problems += set_values(config, usable)
-    places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
-    values = absolute_paths(_resolved(config))
+    values, plain = absolute_paths(_resolved(config)), absolute_paths(_plain(config))
     stop = values.get("stop", {})
     if isinstance(stop, dict):  # otherwise it is reported as a mistake
         stop = {metric: bound for metric, bound in stop.items() if bound is not None}
-    values["stop"] = stop
-    plain = absolute_paths(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
-    texts = (*earlier, *(line.text for line in lines))
-    unresolved = {**plain, "stop": stop}
-    references = find_references(unresolved)
-    notes = (*renaming_notes(lines), *provenance.notes)
+    values["stop"] = plain["stop"] = stop
     return Composed(
         values,
-        places,
-        texts,
+        provenance.sources,
+        (*earlier, *(line.text for line in lines)),
         experiment,
         tuple(problems),
-        unresolved=unresolved,
-        references=references,
-        notes=notes,
+        unresolved=plain,
+        references=find_references(plain),
+        notes=tuple(dict.fromkeys((*renaming_notes(lines), *provenance.notes))),
     )
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """Return the values with their interpolations."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
     try:
-        check_expansion(OmegaConf.to_container(config, resolve=False))
+        check_expansion(_plain(config))
         register_value_resolvers()
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except (OmegaConfBaseException, TooLargeError) as error:

@@ -86,6 +86,8 @@ def test_a_block_in_an_override_may_have_the_old_key() -> None:
     expected = compose_experiment([CARTPOLE, "checkpoint={save_replay_buffers: none}"])
     assert digest(composed) == digest(expected)
     assert composed.notes == (f"{NOTE} (override checkpoint={{replay: none}})",)
+    stored = compose_stored(compose_experiment([CARTPOLE]).unresolved, ["checkpoint={replay: none}"], (), None)
+    assert (value_at(stored, "checkpoint.save_replay_buffers"), stored.notes) == ("none", composed.notes)
 
 
 def test_a_choice_of_a_sweep_may_have_the_old_key(run_main: Run) -> None:

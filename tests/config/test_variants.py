@@ -28,6 +28,7 @@ SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000
         ("callbacks.mine.every=3",),
         ("connectors.learner.GeneralAdvantageEstimation.lambda_=0.9", "callbacks.mine=3"),
         ("env.env_config={sutton_barto_reward:true}", "env.env_config.render_mode=null"),
+        ("module={fcnet_hiddens: [16]}",),
         ("algorithm.schema=runner.config.algorithms.BCConfig", "algorithm.lr=1"),
         ("algorithm.no_such_key=1", "algorithm.lr=fast"),
         ("no_such_group=x",),
