@@ -53,13 +53,14 @@ class Composed:
         return None if source == DEFAULT_SOURCE else source
 
     def located(self, problem: Problem) -> Problem:
-        """Return a problem at a key, or at `key or key`, with the source of the first of these keys that has one.
+        """Return the problem of a key with the source of its value as `where`.
 
-        A default does not have one. Then `where` is the key, unless the text names it.
+        For a default, `where` is the key, or None if the text names the key.
         """
-        keys = problem.where.split(" or ") if problem.where is not None else []
-        default = None if any(key in problem.what for key in keys) else problem.where
-        return replace(problem, where=next(filter(None, map(self.where, keys)), default))
+        key = problem.where
+        if key is None:
+            return problem
+        return replace(problem, where=self.where(key) or (None if key in problem.what else key))
 
 
 def leaf_values(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -20,7 +20,7 @@ def find_module_problems(module: ModuleConfig) -> Iterator[Problem]:
     yield from find_target_problems("module._target_", module._target_, kinds=MODULES)
     if module.use_lstm and module.use_gru:
         what = "module.use_lstm and module.use_gru are both true"
-        yield Problem(what, "module.use_gru or module.use_lstm", "true and true", "only one of them")
+        yield Problem(what, "module.use_gru", "true and true", "only one of them")
     key = "module.conv_filters"
     for number, conv_filter in enumerate(module.conv_filters or ()):
         if len(conv_filter) != 3 or min(conv_filter) < 1:
@@ -43,12 +43,12 @@ def find_q_problems(config: ExperimentConfig) -> Iterator[Problem]:
             *_find_unlearned(module, algorithm),
             *_find_contradictions(module, algorithm),
         ):
-            yield Problem(f"{key}.{name}: {what}", f"{key}.{name} or module.{name}", got, expected)
+            yield Problem(f"{key}.{name}: {what}", f"{key}.{name}", got, expected)
         if module.critic_use_batchnorm:
             yield from _find_split_updates(f"{key}.critic_use_batchnorm", config, algorithm)
         if module.use_sde and config.env.is_external:
             what = f"{key}.use_sde: noise cannot be kept for several steps of external simulators"
-            yield Problem(what, f"{key}.use_sde or env.port", "true", "false, or env.port=null")
+            yield Problem(what, f"{key}.use_sde", "true", "false, or env.port=null")
         if module.vf_normalization != "none":
             yield from _find_unnormalized(f"{key}.vf_normalization", module.vf_normalization, config, algorithm)
         if algorithm.reset_interval is not None and module.load_state_path is not None:
@@ -74,7 +74,7 @@ def _find_unnormalized(key: str, kind: str, config: ExperimentConfig, algorithm:
     """Yield options that would give learners different scales, or compute values outside of the module."""
     if kind == "popart" and isinstance(algorithm, APPOConfig):
         what = f"{key}: popart does not work with APPO, whose target network has another scale"
-        yield Problem(what, f"{key} or module.vf_normalization", kind, "none or symlog")
+        yield Problem(what, key, kind, "none or symlog")
     if kind == "popart" and config.learners.num_learners > 1:
         what = f"{key}: popart does not work with several learners, each of which would have its own scale"
         got = f"learners.num_learners={config.learners.num_learners}"
@@ -85,7 +85,7 @@ def _find_unnormalized(key: str, kind: str, config: ExperimentConfig, algorithm:
         yield Problem(what, "algorithm.plan", expected="TrainOneStep, or module.vf_normalization=symlog")
     if config.multi_agent.multi_rl_module is not None:
         what = f"{key} does not work with multi_agent.multi_rl_module, which may compute the values"
-        yield Problem(what, f"{key} or module.vf_normalization", kind, "none")
+        yield Problem(what, key, kind, "none")
 
 
 # Option -> algorithms that support other values than its default.

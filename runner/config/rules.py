@@ -144,13 +144,13 @@ def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig]) -> Iterator[Pro
             yield Problem(what, f"{key}.target_kl", show_value(algorithm.target_kl), expected)
 
 
-def _check_minibatch(algorithm: AlgorithmConfig) -> Iterator[Problem]:
+def _check_minibatch(algorithm: AlgorithmConfig, composed: Composed) -> Iterator[Problem]:
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
     if minibatch is not None and minibatch > batch:
         key, of_batch = "algorithm.minibatch_size", "algorithm.train_batch_size_per_learner"
         what = f"{key} {minibatch} is larger than {of_batch} {batch}"
         expected = f"at most {batch}, or null for the complete batch"
-        yield Problem(what, f"{key} or {of_batch}", str(minibatch), expected)
+        yield Problem(what, of_batch if composed.where(key) is None else key, str(minibatch), expected)
 
 
 def _check_learners(engine: str, learners: LearnersConfig) -> Iterator[Problem]:

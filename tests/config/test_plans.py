@@ -541,7 +541,7 @@ BUFFER = {"replay": {"_target_": "runner.replay.ReplayBuffer", "capacity": 100}}
 STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
 ONLY_REPLAYED = Problem(
     "algorithm.replay_buffers.replay: the plan replays this buffer only",
-    where="algorithm.plan or algorithm.replay_buffers.replay",
+    where="algorithm.plan",
     expected="StoreToReplayBuffer with buffer: replay",
 )
 
@@ -563,7 +563,7 @@ def no_errors_of_rows(key: str) -> Problem:
 def only_stored(buffer: str) -> Problem:
     return Problem(
         f"algorithm.replay_buffers.{buffer}: the plan stores to this buffer only",
-        where=f"algorithm.plan or algorithm.replay_buffers.{buffer}",
+        where="algorithm.plan",
         expected=f"Replay with buffer: {buffer}",
     )
 
@@ -612,7 +612,7 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 "algorithm.replay_buffers.replay: the plan does not use this buffer",
-                where="algorithm.plan or algorithm.replay_buffers.replay",
+                where="algorithm.plan",
                 expected="StoreToReplayBuffer and Replay with buffer: replay",
             )
         ],
@@ -705,7 +705,7 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 ("algorithm.replay_buffers.replay: the plan never updates priorities, so sampling is uniform"),
-                where="algorithm.plan or algorithm.replay_buffers.replay",
+                where="algorithm.plan",
                 expected="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
             )
         ],
@@ -814,7 +814,7 @@ def test_several_shards_need_items_of_single_env_runners(
     problem = Problem(
         "algorithm.replay_buffers.replay: only one shard would be filled, because each item has samples of all env "
         "runners",
-        where="algorithm.plan or algorithm.replay_buffers.replay",
+        where="algorithm.plan",
         got="ParallelRollouts with mode: bulk_sync",
         expected="ParallelRollouts with mode: async or raw, or one shard (num_shards: 1)",
     )

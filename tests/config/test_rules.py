@@ -57,7 +57,6 @@ def test_a_rule_is_left_out_if_its_block_could_not_be_read_or_an_earlier_rule_fa
     [
         ("it is unknown", "env.env", "override env.env=a"),
         ("it is unknown", "env", "override env.env=a"),
-        ("it is unknown", "seed or env.env", "override env.env=a"),
         ("it is unknown", "seed", "seed"),
         ("seed is unknown", "seed", None),
         ("it is unknown", None, None),

@@ -153,7 +153,7 @@ def _find_constant_priorities(name: str, block: object, plan: Plan) -> Iterator[
     if path.rpartition(".")[2] == "PrioritizedReplayBuffer" and not updates:
         what = f"{_BLOCK}.{name}: the plan never updates priorities, so sampling is uniform"
         expected = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
-        yield Problem(what, f"{KEY} or {_BLOCK}.{name}", expected=expected)
+        yield Problem(what, KEY, expected=expected)
 
 
 def _find_unused_shards(name: str, block: object, config: ExperimentConfig, plan: Plan) -> Iterator[Problem]:
@@ -166,7 +166,7 @@ def _find_unused_shards(name: str, block: object, config: ExperimentConfig, plan
     if has_several and is_joined and not any(isinstance(step, CompleteEpisodesConfig) for step in steps):
         what = f"{_BLOCK}.{name}: only one shard would be filled, because each item has samples of all env runners"
         expected = "ParallelRollouts with mode: async or raw, or one shard (num_shards: 1)"
-        yield Problem(what, f"{KEY} or {_BLOCK}.{name}", "ParallelRollouts with mode: bulk_sync", expected)
+        yield Problem(what, KEY, "ParallelRollouts with mode: bulk_sync", expected)
 
 
 def _steps_on(name: str, plan: Plan) -> list[PlanStep]:
@@ -200,7 +200,7 @@ def _find_unused(name: str, block: object, plan: Plan) -> Iterator[Problem]:
         done = "stores to" if stores else "replays" if replays else "does not use"
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
         what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if steps else "")
-        yield Problem(what, f"{KEY} or {_BLOCK}.{name}", expected=f"{missing} with buffer: {name}")
+        yield Problem(what, KEY, expected=f"{missing} with buffer: {name}")
 
 
 def find_flow_problems(plan: Plan) -> Iterator[Problem]:

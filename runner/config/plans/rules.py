@@ -84,11 +84,11 @@ def find_untrained_auxiliary_modules(config: ExperimentConfig) -> Iterator[Probl
         key = f"multi_agent.modules.{module_id}"
         if reads:
             what = f"{key}: auxiliary modules learn from sampled or replayed experiences, but the plan reads batches"
-            yield Problem(what, f"{KEY} or {key}", "ReadRecorded", "Replay from a buffer with recorded: true")
+            yield Problem(what, KEY, "ReadRecorded", "Replay from a buffer with recorded: true")
         elif not any(modules is None or module_id in modules for modules in trained):
             what = f"{key}: the plan does not train this module"
             expected = f"TrainOneStep, or {{TrainOneStep: {{modules: [{module_id}]}}}}"
-            yield Problem(what, f"{KEY} or {key}", expected=expected)
+            yield Problem(what, KEY, expected=expected)
 
 
 def _find_early_ends(plan: Plan) -> Iterator[Problem]:
