@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -21,10 +20,10 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
 from runner.config.composition_rules import RULES, add_defaults, rename_all, rename_in_line
 from runner.config.defaults import core_groups, module_of, register_defaults
-from runner.config.documents import TooLargeError, check_expansion
+from runner.config.documents import TooLargeError
 from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
-from runner.config.errors import Problem, nearest_match
+from runner.config.errors import Problem
 from runner.config.hydra_errors import Cause, describe_composition_error, find_request
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import (
@@ -47,10 +46,9 @@ from runner.config.paths import (
 )
 from runner.config.provenance import Provenance
 from runner.config.renamed_keys import find_double_keys, old_key_in
-from runner.config.resolvers import find_references, register_value_resolvers
+from runner.config.resolvers import find_references, register_value_resolvers, resolve_values, unresolved_values
 from runner.config.yaml_files import YAMLError, locate_keys
 
-_MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
 # The other keys of Hydra take effect in sweeps with Hydra's sweepers only.
 _HYDRA_KEYS = (_RUN_DIR, _SWEEP_DIR, "hydra.job.name", "hydra.searchpath")
@@ -128,7 +126,7 @@ class _Composition:
         with open_dict(config):
             del config["hydra"]
         rename_all(config)
-        unresolved = absolute_paths(_plain(config))
+        unresolved = absolute_paths(unresolved_values(config))
         values = absolute_paths(self._resolve(config))
         self._check_experiment_header(values)
         stop = values.get("stop")
@@ -142,13 +140,13 @@ class _Composition:
             tuple(self.problems),
             frozenset(self.unread),
             self.config_dir,
-            unresolved,
-            run_dir,
-            run_url,
-            is_run_dir_named,
-            find_references(unresolved),
-            tuple(dict.fromkeys((*renaming_notes(self.lines), *self.provenance.notes))),
-            sweep_dir,
+            unresolved=unresolved,
+            run_dir=run_dir,
+            run_url=run_url,
+            is_run_dir_named=is_run_dir_named,
+            references=find_references(unresolved),
+            notes=tuple(dict.fromkeys((*renaming_notes(self.lines), *self.provenance.notes))),
+            sweep_dir=sweep_dir,
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:
@@ -306,44 +304,12 @@ class _Composition:
 
     def _resolve(self, config: DictConfig) -> dict[str, Any]:
         try:
-            check_expansion(_plain(config))
-            values = OmegaConf.to_container(config, resolve=True)
+            values, problems = resolve_values(config, self.provenance.sources)
         except TooLargeError as error:
-            self.problems.append(Problem(f"the configuration cannot be resolved: {error}"))
+            values, problems = {}, [Problem(f"the configuration cannot be resolved: {error}")]
             self.unread |= {*core_groups(), "experiment"}
-            return {}
-        except OmegaConfBaseException:
-            self._remove_unresolvable(config, "", config)
-            values = OmegaConf.to_container(config, resolve=True)
-        assert isinstance(values, dict)
-        return {str(key): value for key, value in values.items()}
-
-    def _remove_unresolvable(self, node: DictConfig | ListConfig, prefix: str, root: DictConfig) -> None:
-        """Report each invalid interpolation, and replace it by the default."""
-        for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
-            name = f"{prefix}{key}"
-            if OmegaConf.is_interpolation(node, key):
-                self._check_interpolation(node, key, name, root)
-            elif not OmegaConf.is_missing(node, key) and OmegaConf.is_config(child := node[key]):
-                self._remove_unresolvable(child, f"{name}.", root)
-
-    def _check_interpolation(self, node: DictConfig | ListConfig, key: Any, name: str, root: DictConfig) -> None:
-        text = str(OmegaConf.to_container(node, resolve=False)[key])  # type: ignore[index]
-        try:
-            value = node[key]
-            if OmegaConf.is_config(value):
-                OmegaConf.to_container(value, resolve=True)
-        except OmegaConfBaseException as error:
-            where = self.provenance.sources.get(name)
-            reason = str(error).splitlines()[0]
-            missing = _MISSING_KEY.search(reason)
-            nearest = nearest_match(missing[1], leaf_values(_plain(root))) if missing else None
-            what = f"{name} {'refers to a key that does not exist' if missing else 'cannot be resolved'}: {reason}"
-            self.problems.append(Problem(what, where, text, nearest=nearest))
-            with open_dict(node):
-                node[key] = None
-                if isinstance(node, DictConfig):
-                    del node[key]
+        self.problems += problems
+        return values
 
 
 def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
@@ -364,13 +330,6 @@ def _value(config: DictConfig, key: str) -> Any:
         return OmegaConf.select(config, key)
     except OmegaConfBaseException:
         return None
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    """Return the values with their interpolations."""
-    values = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
 
 
 def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:

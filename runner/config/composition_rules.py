@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,6 +22,7 @@ from runner.config.list_patches import DISCARD, EARLIER, MODULE_ALGORITHM, added
 from runner.config.overrides import OverrideLine, with_key
 from runner.config.renamed_edits import rename_in_edits, with_new_names
 from runner.config.renamed_keys import child_of, gives_old_key_in_block, rename_keys
+from runner.config.resolvers import unresolved_values
 from runner.config.yaml_files import file_version, read_bounded
 
 _AROUND_LISTS = re.compile(
@@ -43,9 +44,8 @@ def add_defaults(config: DictConfig) -> None:
         if schema is not None:
             shared = () if owner is config else AlgorithmConfig.of_run
             defaults = {name: value for name, value in default_values(schema).items() if name not in shared}
-            values = cast(dict[Any, Any], OmegaConf.to_container(algorithm, resolve=False))
             with open_dict(owner):
-                owner["algorithm"] = _completed({str(name): value for name, value in values.items()}, defaults)
+                owner["algorithm"] = _completed(unresolved_values(algorithm), defaults)
 
 
 def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +71,7 @@ def _complete_files(config: DictConfig, overrides: Sequence[str]) -> None:
 
 def _lists_in(config: DictConfig) -> list[tuple[str, list[Any]]]:
     """Return all lists of a configuration with their keys, and with their interpolations."""
-    leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
-    return [(key, value) for key, value in leaves.items() if isinstance(value, list)]
+    return [(key, value) for key, value in leaf_values(unresolved_values(config)).items() if isinstance(value, list)]
 
 
 def rename_all(config: DictConfig) -> None:

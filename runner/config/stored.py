@@ -24,7 +24,7 @@ from runner.config.overrides import OverrideLine, describe_idle, describe_list_k
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance
-from runner.config.resolvers import find_references, register_value_resolvers
+from runner.config.resolvers import find_references, register_value_resolvers, unresolved_values
 
 _EXPERIMENT = "experiment"
 # Errors about an override, also about a name where a list needs an index.
@@ -53,13 +53,13 @@ def compose_stored(
     lines = [rename_in_line(config, line) for line in lines]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     usable = [line for line in lines if _find_unusable(line) is None]
-    stored = leaf_values(_plain(config))
+    stored = leaf_values(unresolved_values(config))
     num_edits = {key: len(one) for key, one in stored.items() if isinstance(one, list) and edit_list_of(key) == key}
     provenance = Provenance({**dict.fromkeys(stored, CHECKPOINT_SOURCE), **sources}, num_edits)
     for line in usable:
         provenance.record_override(line)
     problems += set_values(config, usable)
-    values, plain = absolute_paths(_resolved(config)), absolute_paths(_plain(config))
+    values, plain = absolute_paths(_resolved(config)), absolute_paths(unresolved_values(config))
     stop = values.get("stop", {})
     if isinstance(stop, dict):  # otherwise it is reported as a mistake
         stop = {metric: bound for metric, bound in stop.items() if bound is not None}
@@ -76,14 +76,9 @@ def compose_stored(
     )
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
-    """Return the values with their interpolations."""
-    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
-
-
 def _resolved(config: DictConfig) -> dict[str, Any]:
     try:
-        check_expansion(_plain(config))
+        check_expansion(unresolved_values(config))
         register_value_resolvers()
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except (OmegaConfBaseException, TooLargeError) as error:
