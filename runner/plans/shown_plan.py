@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner.config.plans.drawing import completed, draw_plan, is_returned, items_text, shown_options
-from runner.config.plans.flow import items_after
+from runner.config.plans.flow import check_items
 from runner.config.plans.steps import Items, Plan, PlanStep
 from runner.drawings import Box, BoxStack, Line, draw
 
@@ -30,7 +30,7 @@ class ShownPlan:
     def _repr_svg_(self) -> str:
         """Return an SVG image for notebooks: operators with their options and their context."""
         full = completed(self.steps)
-        return draw(_flow(full, items_after(full)), str(self))
+        return draw(_flow(full, check_items(full)[0]), str(self))
 
 
 def _flow(plan: Plan, given: Mapping[str, Items], title: str = "", has_end: bool = True) -> BoxStack:

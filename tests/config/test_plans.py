@@ -13,7 +13,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.operators import OPERATORS
 from runner.config.plans.buffers import find_buffer_problems
 from runner.config.plans.drawing import draw_plan
-from runner.config.plans.flow import items_after
+from runner.config.plans.flow import check_items
 from runner.config.plans.needs import needs_of
 from runner.config.plans.rules import find_plan_problems
 from runner.config.plans.steps import read_options, read_plan, steps_of
@@ -867,7 +867,8 @@ def test_plans_without_a_mistake(plan: list[Any]) -> None:
 
 def test_items_that_a_plan_gives() -> None:
     plan = read_plan([several([ROLLOUTS, "Enqueue"], ["Dequeue", "ComputeGradients"], [ROLLOUTS, TRAIN]), "DebugPrint"])
-    items = {step.name: items_after(plan)[step.key] for step in steps_of(plan)}
+    given, _ = check_items(plan)
+    items = {step.name: given[step.key] for step in steps_of(plan)}
     assert items["Dequeue"] == ("Experiences",)
     assert items["Concurrently"] == items["DebugPrint"] == ("Experiences", "Gradients", "TrainResult")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.operators import OPERATORS, BranchesConfig, options_of
-from runner.config.plans.flow import items_after
+from runner.config.plans.flow import check_items
 from runner.config.plans.steps import Items, Plan, PlanStep, steps_of
 
 _LAST = "StandardMetricsReporting"
@@ -15,7 +15,7 @@ _LAST = "StandardMetricsReporting"
 def draw_plan(plan: Plan) -> str:
     """Draw a checked plan with one line per operator and the options that differ from their defaults."""
     full = completed(plan)
-    lines = list(_draw(full, "", items_after(full)))
+    lines = list(_draw(full, "", check_items(full)[0]))
     width = max(len(left) for left, _ in lines)
     needs = ", ".join(dict.fromkeys(need for step in steps_of(plan) for need in step.needs))
     title = f"plan (uses {needs})" if needs else "plan"

@@ -29,34 +29,30 @@ from runner.config.operators import (
 from runner.config.plans.steps import Items, Plan, PlanStep, read_plan, steps_of
 
 
-def items_after(plan: Plan) -> dict[str, Items]:
-    """Return key of the step -> types of its items, for a checked plan."""
-    check = ItemCheck()
-    check.problems_of(plan)
-    return check.given
+def check_items(plan: Plan) -> tuple[dict[str, Items], list[Problem]]:
+    """Follow the items of a plan, whose steps are valid one by one.
 
-
-class ItemCheck:
-    """Checks the items between the steps of a plan, whose steps are valid one by one.
-
-    Attributes:
-        given: key of the step -> types of its items; empty if it never gives one.
+    Returns:
+        Key of the step -> types of its items (empty if it never gives one), and the problems between steps.
     """
+    check = _ItemCheck()
+    known: dict[str, tuple[str, ...]] | None = None
+    while known != check.queues:  # items of one queue may be put into another
+        known = dict(check.queues)
+        check.problems.clear()
+        check.follow(plan, None, begins=True)
+    return check.given, check.problems
+
+
+class _ItemCheck:
+    """Follows items from step to step; a later pass over a plan knows the items that earlier passes put into queues."""
 
     def __init__(self) -> None:
-        self._problems: list[Problem] = []
-        self._queues: dict[str, tuple[str, ...]] = {}  # queue that items reach -> their known types
+        self.problems: list[Problem] = []
+        self.queues: dict[str, tuple[str, ...]] = {}  # queue that items reach -> their known types
         self.given: dict[str, Items] = {}
 
-    def problems_of(self, plan: Plan) -> list[Problem]:
-        known: dict[str, tuple[str, ...]] | None = None
-        while known != self._queues:  # items of one queue may be put into another
-            known = dict(self._queues)
-            self._problems.clear()
-            self._follow(plan, None, begins=True)
-        return self._problems
-
-    def _follow(self, plan: Plan, items: Items, begins: bool, before: str | None = None) -> Items:
+    def follow(self, plan: Plan, items: Items, begins: bool, before: str | None = None) -> Items:
         """Check the steps of a plan in order, and return the types of its items.
 
         Args:
@@ -91,11 +87,11 @@ class ItemCheck:
 
     def _given_by(self, step: PlanStep, items: Items) -> Items:
         if isinstance(step.config, DequeueConfig):
-            types = self._queues.get(step.config.queue)
+            types = self.queues.get(step.config.queue)
             return () if types is None else types or None
         if isinstance(step.config, EnqueueConfig) and items != ():
-            known = self._queues.get(step.config.queue, ())
-            self._queues[step.config.queue] = tuple(dict.fromkeys((*known, *(items or ()))))
+            known = self.queues.get(step.config.queue, ())
+            self.queues[step.config.queue] = tuple(dict.fromkeys((*known, *(items or ()))))
         if isinstance(step.config, (DuplicateConfig, EnqueueConfig)) and RECORDED_BATCHES in (items or ()):
             what = f"{step.key}: {step.name} cannot store recorded batches, which are in the processes of the learners"
             self._add(what, step, f"ReadRecorded -> {step.name}", "ReadRecorded -> TrainOneStep")
@@ -119,8 +115,8 @@ class ItemCheck:
 
     def _given_by_branches(self, step: PlanStep, config: BranchesConfig, items: Items) -> Items:
         begins = not isinstance(config, DuplicateConfig)
-        given = [self._follow(plan, None if begins else items, begins, step.name) for plan in step.plans]
-        self._problems += find_branch_problems(step, config)
+        given = [self.follow(plan, None if begins else items, begins, step.name) for plan in step.plans]
+        self.problems += find_branch_problems(step, config)
         chosen = range(len(given)) if config.output_indexes is None else config.output_indexes
         outputs = [given[index] for index in chosen if index < len(given)]
         if any(one is None for one in outputs):
@@ -128,7 +124,7 @@ class ItemCheck:
         return tuple(dict.fromkeys(item for one in outputs for item in one or ()))
 
     def _add(self, what: str, step: PlanStep, got: str | None = None, expected: str | None = None) -> None:
-        self._problems.append(Problem(what, step.key, got, expected))
+        self.problems.append(Problem(what, step.key, got, expected))
 
 
 def _named(items: Iterable[str] | None) -> str:

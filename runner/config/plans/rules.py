@@ -14,7 +14,7 @@ from runner.config.operators import (
     StandardMetricsReportingConfig,
     TrainOneStepConfig,
 )
-from runner.config.plans.flow import ItemCheck, find_queue_problems
+from runner.config.plans.flow import check_items, find_queue_problems
 from runner.config.plans.needs import is_asynchronous
 from runner.config.plans.steps import KEY, Plan, PlanReader, PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
@@ -28,9 +28,8 @@ def find_plan_problems(values: Sequence[Any]) -> list[Problem]:
     plan = reader.read(values, KEY)
     if reader.problems:
         return reader.problems
-    check = ItemCheck()
-    of_items = check.problems_of(plan)
-    of_queues = find_queue_problems(plan, check.given)
+    given, of_items = check_items(plan)
+    of_queues = find_queue_problems(plan, given)
     others = (*_find_early_ends(plan), *_find_shared_reading(plan))
     return list(dict.fromkeys((*of_items, *of_queues, *others)))
 

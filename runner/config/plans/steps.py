@@ -30,8 +30,7 @@ class PlanStep:
         takes, gives, needs: see `OperatorConfig`; `takes` is None if it is unknown.
         plans: nested plans of the operator.
         base: options of the built-in operator that a custom operator inherits.
-        is_function: whether a custom function makes the complete plan.
-        is_known: whether the source declares the kind of the custom operator or function.
+        is_function: whether a custom function makes the complete plan; None if its source cannot be analysed.
     """
 
     name: str
@@ -43,8 +42,7 @@ class PlanStep:
     needs: tuple[str, ...] = ()
     plans: tuple[Plan, ...] = ()
     base: type[OperatorConfig] | None = None
-    is_function: bool = False
-    is_known: bool = True
+    is_function: bool | None = False
 
     @property
     def begins(self) -> bool:
@@ -105,7 +103,7 @@ class PlanReader:
             self._add(f"{key} is not a valid plan", key, show_value(values), _FORMS)
             return ()
         steps = [self._read_step(value, f"{key}.{index}") for index, value in enumerate(values)]
-        if len(values) == 1 and steps[0] is not None and not steps[0].is_known:
+        if len(values) == 1 and steps[0] is not None and steps[0].is_function is None:
             steps = [dataclasses.replace(steps[0], is_function=True)]
         functions = [step for step in steps if step is not None and step.is_function]
         if functions and (len(steps) > 1 or key != KEY):
@@ -174,8 +172,7 @@ class PlanReader:
             None if gives is None else tuple(gives),
             tuple(needs or ()),
             base=base,
-            is_function=is_function(path) is True,
-            is_known=is_function(path) is not None,
+            is_function=is_function(path),
         )
 
     def _add(self, what: str, key: str, got: str | None = None, expected: str | None = None) -> None:
