@@ -25,34 +25,16 @@ from runner.config.env_defaults import connectors_of, env_defaults_of
 from runner.config.env_ids import option_at
 from runner.config.errors import Problem
 from runner.config.hydra_errors import Cause, describe_composition_error, find_request
+from runner.config.hydra_folders import find_idle, read_hydra_folders
 from runner.config.list_patches import MODULE_ALGORITHM
-from runner.config.overrides import (
-    OverrideLine,
-    describe_idle,
-    describe_sweep,
-    find_unknown_option,
-    parse_overrides,
-    renaming_notes,
-)
+from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
-from runner.config.paths import (
-    conf_dir,
-    display_path,
-    find_config,
-    find_run_url_problem,
-    is_url,
-    local_copy_of,
-    search_dirs,
-)
+from runner.config.paths import conf_dir, display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.renamed_keys import find_double_keys, old_key_in
 from runner.config.resolvers import find_references, register_value_resolvers, resolve_values, unresolved_values
 from runner.config.yaml_files import YAMLError, locate_keys
 
-_RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
-# The other keys of Hydra take effect in sweeps with Hydra's sweepers only.
-_HYDRA_KEYS = (_RUN_DIR, _SWEEP_DIR, "hydra.job.name", "hydra.searchpath")
-_CLOCK = "${now:"  # Hydra's resolver of the time
 # Digest of the search space in the name of a sweep's folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 
@@ -115,14 +97,8 @@ class _Composition:
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
         experiment = self._chosen_experiment(config)
         add_defaults(config)  # of a dataclass that an override chooses, and of keys that an override removes
-        run_dir, run_url = self._folder(config, _RUN_DIR), None
-        is_run_dir_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
-        if run_dir is not None and is_url(run_dir):
-            run_url = run_dir.rstrip("/")
-            run_dir, is_run_dir_named = str(local_copy_of(run_url)), True
-            self._upload_to(config, run_url)
-        sweep_dir = self._folder(config, _SWEEP_DIR)
-        self._check_sweep_dir(sweep_dir)
+        folders = read_hydra_folders(config, self.lines, self.provenance.sources)
+        self.problems += folders.problems
         with open_dict(config):
             del config["hydra"]
         rename_all(config)
@@ -141,51 +117,18 @@ class _Composition:
             frozenset(self.unread),
             self.config_dir,
             unresolved=unresolved,
-            run_dir=run_dir,
-            run_url=run_url,
-            is_run_dir_named=is_run_dir_named,
+            run_dir=folders.run_dir,
+            run_url=folders.run_url,
+            is_run_dir_named=folders.is_run_dir_named,
             references=find_references(unresolved),
             notes=tuple(dict.fromkeys((*renaming_notes(self.lines), *self.provenance.notes))),
-            sweep_dir=sweep_dir,
+            sweep_dir=folders.sweep_dir,
         )
-
-    def _upload_to(self, config: DictConfig, url: str) -> None:
-        """Set `checkpoint.upload_to` so that the run is uploaded to the URL in `hydra.run.dir`."""
-        where, given = self._where_in_hydra(_RUN_DIR), _value(config, _UPLOAD_TO)
-        problem, store = find_run_url_problem(_RUN_DIR, url, where), url.rpartition("/")[0]
-        if problem is None and given is not None and str(given).rstrip("/") not in (url, store):
-            what = f"{_RUN_DIR} and {_UPLOAD_TO} are two different URLs for the files of the run"
-            places = ", ".join(dict.fromkeys([where, self.provenance.sources.get(_UPLOAD_TO, _UPLOAD_TO)]))
-            expected = f"{_RUN_DIR}={url} without {_UPLOAD_TO}; or {_RUN_DIR}=FOLDER"
-            problem = Problem(what, places, f"{url} and {given}", expected)
-        if problem is not None:
-            self.problems.append(problem)
-        elif isinstance(config.get("checkpoint"), DictConfig):  # otherwise it is reported as a mistake
-            OmegaConf.update(config, _UPLOAD_TO, store, force_add=True)
-            self.provenance.sources[_UPLOAD_TO] = where
-
-    def _folder(self, config: DictConfig, key: str) -> str | None:
-        """Return a folder in Hydra's block; report one that cannot be resolved, except by Hydra's sweepers."""
-        value = _value(config, key)
-        if value is None and not self._is_for_other_sweeper:
-            fix = "${hydra.runtime.cwd} instead of ${hydra:runtime.cwd}, for example"
-            problem = Problem(f"{key} cannot be resolved", self._where_in_hydra(key), expected="a folder", fix=fix)
-            self.problems.append(problem)
-        return None if value is None else str(value)
-
-    def _check_sweep_dir(self, sweep_dir: str | None) -> None:
-        if sweep_dir is not None and is_url(sweep_dir):
-            what = f"{_SWEEP_DIR} is a URL, but a sweep needs a local folder"
-            expected = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
-            self.problems.append(Problem(what, self._where_in_hydra(_SWEEP_DIR), sweep_dir, expected))
-
-    def _where_in_hydra(self, key: str) -> str:
-        return next((line.where for line in reversed(self.lines) if line.key == key), key)
 
     def _leave_out_unusable(self) -> None:
         for line in list(self.lines):
             problem = describe_sweep(line) if line.parsed.is_sweep_override() else find_unknown_option(line, self.dirs)
-            problem = problem or self._find_idle(line)
+            problem = problem or find_idle(line, self.lines)
             if problem is not None:
                 self.problems.append(problem)
                 self._leave_out(line)
@@ -201,15 +144,6 @@ class _Composition:
                 self.problems.append(Problem(what, line.where, ", ".join(line.options), fix=fix))
                 self._leave_out(line)
             known.add(key)
-
-    @property
-    def _is_for_other_sweeper(self) -> bool:
-        return any(line.key == "hydra/sweeper" for line in self.lines)
-
-    def _find_idle(self, line: OverrideLine) -> Problem | None:
-        """Find an override of Hydra that only Hydra's sweepers would follow."""
-        is_followed = not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS or self._is_for_other_sweeper
-        return None if is_followed else describe_idle(line, _HYDRA_KEYS)
 
     def _leave_out(self, line: OverrideLine) -> None:
         self.lines.remove(line)
@@ -318,18 +252,6 @@ def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
     lines = {prefix + ".".join(keys): line for keys, line, _ in locate_keys(path)}
     places = {key: f"{display_path(path)}:{line}" for key, line in lines.items() if old_key_in(key) == key}
     return find_double_keys(places, list(lines))
-
-
-def _unresolved_text(config: DictConfig, key: str) -> str:
-    block, _, name = key.rpartition(".")
-    return str(OmegaConf.to_container(OmegaConf.select(config, block), resolve=False).get(name))  # type: ignore[union-attr]
-
-
-def _value(config: DictConfig, key: str) -> Any:
-    try:
-        return OmegaConf.select(config, key)
-    except OmegaConfBaseException:
-        return None
 
 
 def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
