@@ -17,7 +17,7 @@ from runner.cli.main import EXIT_INTERRUPTED, report_error
 from runner.cli.new_runs import train_in
 from runner.compat.hydra_loader import LAUNCHER_LOGGER, hydra_main_with
 from runner.config.compose import compose_experiment, prepare_hydra
-from runner.config.composition_rules import RULES
+from runner.config.composition_rules import COMPOSITION_RULES
 from runner.config.errors import RunnerError, UserError
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
@@ -35,7 +35,7 @@ def sweep_with_hydra(arguments: Arguments) -> int:
 
     prepare_hydra(arguments.config_dir)
     run = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(_SweptRun(arguments))
-    with _hydra_command_line(arguments), _overrides_as_typed(), hydra_main_with(RULES):
+    with _hydra_command_line(arguments), _overrides_as_typed(), hydra_main_with(COMPOSITION_RULES):
         try:
             run()
         except _RunFailedError as failed:

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
-from runner.config.composition_rules import RULES, add_defaults, rename_all, rename_in_line
+from runner.config.composition_rules import COMPOSITION_RULES, add_defaults, rename_all, rename_in_line
 from runner.config.defaults import core_groups, module_of, register_defaults
 from runner.config.documents import TooLargeError
 from runner.config.env_defaults import connectors_of, env_defaults_of
@@ -181,7 +181,7 @@ class _Composition:
         return [path for path in files if path is not None]
 
     def _load_until_composed(self) -> DictConfig | None:
-        loader = make_loader(conf_dir(), self.config_dir, RULES)
+        loader = make_loader(conf_dir(), self.config_dir, COMPOSITION_RULES)
         while True:
             texts = [line.hydra_text for line in self.lines] + self.fallbacks
             try:

@@ -201,6 +201,12 @@ def _apply(config: DictConfig, text: str) -> None:
 
 
 # Hydra keeps the last of several lists, but lists of pipeline edits are concatenated. Old keys get their new names.
-RULES = CompositionRules(
-    _start_composition, _complete_files, _takes_override, _apply, read_bounded, file_version, option_at
+COMPOSITION_RULES = CompositionRules(
+    start=_start_composition,
+    complete=_complete_files,
+    takes_override=_takes_override,
+    apply_override=_apply,
+    check_file=read_bounded,
+    file_version=file_version,
+    make_config=option_at,
 )
