@@ -56,13 +56,13 @@ def find_callable_faults(value: Any, key: str, is_inside: bool = False) -> Itera
             yield from find_callable_faults(item, f"{key}.{index}", is_inside)
     elif isinstance(value, Mapping):
         if TARGET in value and not is_part(f"{key}.{TARGET}", is_inside):
-            yield from find_target_problem(value, key)
+            yield from _find_block_faults(value, key)
         for name, item in value.items() if value.get(RECURSIVE, True) is not False else ():
             yield from find_callable_faults(item, f"{key}.{name}", is_inside or TARGET in value)
 
 
-def find_target_problem(value: Mapping[str, Any], key: str) -> Iterator[Problem]:
-    """Yield problems of one target and the names of its arguments."""
+def _find_block_faults(value: Mapping[str, Any], key: str) -> Iterator[Problem]:
+    """Yield problems of the target and of the names of its arguments."""
     path, is_partial = value[TARGET], value.get(PARTIAL, False)
     if not isinstance(path, str):
         yield Problem(f"{key}.{TARGET} is not a dotted path", key, show_value(path), "package.module.function")

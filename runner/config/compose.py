@@ -135,7 +135,7 @@ class _Composition:
         self._leave_out_doubles()
 
     def _leave_out_doubles(self) -> None:
-        """Report further options of groups to which Hydra would add each of them, such as `experiment`."""
+        """Report groups that are given twice if Hydra would merge both options, such as `experiment`."""
         known: set[str] = set()
         for line in [line for line in self.lines if line.is_group and line.hydra_text.startswith("+")]:
             key = line.parsed.get_key_element().lstrip("+")

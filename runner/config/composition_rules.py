@@ -85,7 +85,7 @@ def rename_all(config: DictConfig) -> None:
 
 
 def rename_in_line(config: DictConfig, line: OverrideLine) -> OverrideLine:
-    """Return an override with the new names of the renamed keys in edits that its key leads through."""
+    """Return an override whose key contains the new names of renamed keys of edits."""
     key = _with_new_names(config, line.key)
     return line if key == line.key else with_key(line, key)
 

@@ -1,4 +1,4 @@
-"""Problems and causes of Hydra's and YAML's exceptions. The rest is composed without the cause."""
+"""Problems and causes of Hydra's and YAML's exceptions; the composition continues without the cause."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def read_hydra_folders(config: DictConfig, lines: Sequence[OverrideLine], source
 
 
 def find_idle(line: OverrideLine, lines: Sequence[OverrideLine]) -> Problem | None:
-    """Return the problem of an override of Hydra that only Hydra's sweepers would follow, or None."""
+    """Return the problem of an override of a key of Hydra that has an effect in Hydra's sweepers only, or None."""
     is_followed = not line.parsed.is_hydra_override() or line.key in _HYDRA_KEYS or _chooses_sweeper(lines)
     return None if is_followed else describe_idle(line, _HYDRA_KEYS)
 

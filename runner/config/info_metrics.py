@@ -131,12 +131,12 @@ def info_metrics(
     config: ExperimentConfig, prefixes: list[str], agents_by_module: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, str]:
     """Return metric -> meaning, under each of `prefixes` (`env_runners`, `evaluation/env_runners`)."""
-    found = read_info_metrics(replace(config, metrics=_told(config)), agents_by_module)
+    found = read_info_metrics(replace(config, metrics=_named_blocks(config)), agents_by_module)
     return {f"{prefix}/{metric.name.removeprefix(PREFIX)}": metric.meaning for prefix in prefixes for metric in found}
 
 
-def _told(config: ExperimentConfig) -> dict[str, dict[str, Any]]:
-    """Return the block with valid entries; invalid ones count by name, so that using them is not reported twice."""
+def _named_blocks(config: ExperimentConfig) -> dict[str, dict[str, Any]]:
+    """Return the entries with valid names; invalid blocks are replaced, so that `stop` may still use their names."""
     named = {name: block for name, block in config.metrics.items() if _NAME.fullmatch(str(name))}
     return {name: {"info": "any"} if _fault(name, block) else block for name, block in named.items()}
 
@@ -160,7 +160,7 @@ def find_info_metric_problems(config: ExperimentConfig, taken: set[str]) -> Iter
             yield Problem(f"{key} is the name of a built-in metric", key, name, "another name")
         elif fault := _fault(name, block):
             yield replace(fault, what=f"{key}: {fault.what}", where=key)
-    declared = [metric.name for metric in read_info_metrics(replace(config, metrics=_told(config)))]
+    declared = [metric.name for metric in read_info_metrics(replace(config, metrics=_named_blocks(config)))]
     for name in dict.fromkeys(name for name in declared if declared.count(name) > 1):
         what = f"metrics declares {name} twice (entries, bins and groups share the names)"
         yield Problem(what, "metrics", name, "other names or values")

@@ -86,7 +86,7 @@ def fix_of_single_agent(multi_agent: MultiAgentConfig) -> str:
 
 
 def _check_auxiliary_modules(multi_agent: MultiAgentConfig) -> Iterator[Problem]:
-    """Find modules that learn from the experiences of modules without experiences, and modules that also act."""
+    """Find auxiliary modules that also act, or whose source module does not have experiences."""
     auxiliary, acting = multi_agent.auxiliary_modules, multi_agent.declared_module_ids
     for module_id, source in auxiliary.items():
         key = f"multi_agent.modules.{module_id}.trains_on"

@@ -288,6 +288,6 @@ def describe_sweep(line: OverrideLine) -> Problem:
 
 
 def describe_idle(line: OverrideLine, followed: Sequence[str]) -> Problem:
-    """Return the problem of an override of Hydra that is not one of the keys which a command follows."""
+    """Return the problem of an override of a Hydra key without effect; `followed` are the keys with an effect."""
     what = f"{line.key} has no effect, because runner creates the folders and logs of runs itself"
     return Problem(what, line.where, expected=list_names(followed), nearest=nearest_match(line.key, followed))

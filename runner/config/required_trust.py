@@ -1,6 +1,6 @@
-"""What a stored configuration needs beyond computing: imports, network, files, resolvers, options of Ray.
+"""Permissions that a stored configuration needs: imports, network, files, resolvers, options of Ray.
 
-An untrusted configuration gets none of this: see `docs/explanation/trust.md`. This module imports only gymnasium.
+An untrusted configuration gets none of them; see `docs/explanation/trust.md`. This module imports only gymnasium.
 """
 
 from __future__ import annotations

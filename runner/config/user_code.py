@@ -83,7 +83,7 @@ def is_unimplemented(error: BaseException) -> bool:
 
 
 def outline(value: Any) -> str | None:
-    """Return shape and dtype of an array or tensor, or of all in a dict or tuple; None if there is none."""
+    """Return shape and dtype of an array or tensor, or of each one in a dict or tuple; None for other values."""
     if hasattr(value, "ndim") and hasattr(value, "dtype"):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Fixtures of the configuration tests: reports, and a user's own folder outside the repository."""
+"""Fixtures of the configuration tests: reports of problems, and a custom folder of configuration files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small YAML that means something huge: one message, soon, in little memory."""
+"""Small YAML files that expand to huge values are rejected quickly, in little memory, with one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One value against its type: nothing is coerced but an int where a float is asked, and keys of blocks."""
+"""Conversion of a value to its type: only integers for floats and keys of blocks are converted."""
 
 from __future__ import annotations
 

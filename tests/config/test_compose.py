@@ -1,4 +1,4 @@
-"""Composition: what YAML files and overrides come to, and where each value came from."""
+"""Composition of YAML files and overrides, and the source of each value."""
 
 from __future__ import annotations
 

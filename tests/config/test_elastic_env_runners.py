@@ -1,4 +1,4 @@
-"""A number of env runners that is not fixed: its bounds, and runs in which it means nothing."""
+"""Elastic numbers of env runners: their bounds, and runs that need a fixed number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `validate` knows of environments, wrappers and connectors from their source alone."""
+"""Checks of environments, wrappers and connectors that `validate` makes from their source code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of pipeline edits add up in order, and a reader sees where one takes the place of others."""
+"""Lists of pipeline edits are concatenated in order, unless a list discards the earlier edits."""
 
 from __future__ import annotations
 

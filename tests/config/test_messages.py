@@ -1,4 +1,4 @@
-"""The problems that each mistake leads to; test_errors.py has their rendering."""
+"""The problems of each mistake; test_errors.py tests how they are rendered."""
 
 from __future__ import annotations
 

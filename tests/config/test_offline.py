@@ -1,4 +1,4 @@
-"""The `offline` block against the algorithm: one message for each contradiction."""
+"""Contradictions between the `offline` block and the algorithm: one message each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of evaluation on held-out data: messages, and what they become."""
+"""Keys of the evaluation on held-out data: problems and converted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multi_agent.modules.<id>.algorithm`: modules with an algorithm of their own."""
+"""`multi_agent.modules.<id>.algorithm`: modules that another algorithm trains."""
 
 from __future__ import annotations
 

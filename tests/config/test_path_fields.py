@@ -1,4 +1,4 @@
-"""Paths of the configuration are absolute once it has been read; URLs and other text stay."""
+"""Paths become absolute when the configuration is read; URLs and other text are unchanged."""
 
 from __future__ import annotations
 

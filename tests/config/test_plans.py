@@ -1,4 +1,4 @@
-"""Plans as data: what is said about mistakes, how plans are drawn, and that torch is needed for neither."""
+"""Plans as data: problems of mistakes and drawings, without an import of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`learners.prefetch` in runs in which no train batch can be made while learners update."""
+"""`learners.prefetch` in runs that cannot prepare train batches during updates."""
 
 from __future__ import annotations
 

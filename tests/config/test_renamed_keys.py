@@ -1,4 +1,4 @@
-"""Renamed configuration keys: the old key is an alias, wherever a configuration may come from."""
+"""Renamed configuration keys: the old key is an alias in files, overrides and stored configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of rules, and values that are allowed by themselves and fit, or do not fit, each other."""
+"""The table of rules, and values that are valid individually but may contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dotted paths are checked in the source; where the source cannot tell, nothing is reported."""
+"""Dotted paths are checked in source files; nothing is reported if the source is inconclusive."""
 
 from __future__ import annotations
 

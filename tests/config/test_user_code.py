@@ -1,4 +1,4 @@
-"""A user's own experiment, environment, dataclass and connectors, all outside the repository."""
+"""A custom experiment, environment, dataclass and connectors, all outside the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that a program writes has the values that Hydra reads."""
+"""`dump_yaml` and `read_yaml` agree with Hydra about the values of YAML texts."""
 
 from __future__ import annotations
 

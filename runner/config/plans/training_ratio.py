@@ -76,7 +76,7 @@ def _replays_in_turn(options: object) -> bool:
 
 
 def _sampled_by(plan: Plan, config: ExperimentConfig) -> int:
-    """Return the env steps of an item of a plan that samples; 0 of another one."""
+    """Return the env steps per item of a sampling plan; 0 for other plans."""
     if not plan or not isinstance(plan[0].config, ParallelRolloutsConfig):
         return 0
     num_runners = max(1, config.env_runners.min_env_runners)
@@ -91,7 +91,7 @@ def _sampled_by(plan: Plan, config: ExperimentConfig) -> int:
 
 
 def _replayed_by(plan: Plan, config: ExperimentConfig) -> int:
-    """Return the env steps of an item of a plan that replays; 0 of another one."""
+    """Return the env steps per item of a plan that replays; 0 for other plans."""
     if not plan or not isinstance(plan[0].config, ReplayConfig):
         return 0
     asked = plan[0].config.num_env_steps
