@@ -68,11 +68,11 @@ def blocks(
     """
     counts = counts if counts is not None else ReadCounts()
     with open_file(file, name) as (root, place):
-        layout = _Layout.read(root, place, with_infos).selected(extra)
-        ends, is_terminated, is_truncated = _find_ends(layout, place, counts, max_steps)
+        fields = _Fields.read(root, place, with_infos).selected(extra)
+        ends, is_terminated, is_truncated = _find_ends(fields, place, counts, max_steps)
         prefix = "/".join(Path(place.file or "data").with_suffix("").parts[-2:])
-        for spans, ids in _group(ends, max_steps, prefix):
-            yield _read_block(layout, spans, ids, (is_terminated, is_truncated), counts, place)
+        for spans in _group(ends, max_steps, prefix):
+            yield _read_block(fields, spans, (is_terminated, is_truncated), counts, place)
 
 
 @contextmanager
@@ -99,8 +99,8 @@ def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[A
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Unread datasets of a file with `num_steps` rows each."""
+class _Fields:
+    """Datasets of a file, each with `num_steps` rows, which are read later."""
 
     columns: dict[str, Any]
     next_obs: Any | None
@@ -110,7 +110,7 @@ class _Layout:
     num_steps: int
 
     @classmethod
-    def read(cls, root: Any, place: DataLocation, with_infos: bool) -> _Layout:
+    def read(cls, root: Any, place: DataLocation, with_infos: bool) -> _Fields:
         rewards = _dataset(root, _NAMES[REWARDS], place)
         num_steps = len(rewards) if rewards.shape else 0
         if not num_steps:
@@ -123,7 +123,7 @@ class _Layout:
         infos = root[_INFOS] if _INFOS in root and _is_inside(root, _INFOS) else {}
         if _is_plain(infos, _LOGP, num_steps):
             columns["action_logp"] = infos[_LOGP]
-        layout = cls(
+        fields = cls(
             columns=columns,
             next_obs=_tree(root, _NEXT, place) if _NEXT in root else None,
             terminals=_dataset(root, _TERMINALS, place) if _TERMINALS in root else None,
@@ -131,11 +131,11 @@ class _Layout:
             infos={key: infos[key] for key in infos if _is_plain(infos, key, num_steps)} if with_infos else {},
             num_steps=num_steps,
         )
-        layout.check(place)
-        return layout
+        fields.check(place)
+        return fields
 
-    def selected(self, extra: Collection[str] | None) -> _Layout:
-        """Return the layout without unused columns."""
+    def selected(self, extra: Collection[str] | None) -> _Fields:
+        """Return the fields without unused columns."""
         if extra is None:
             return self
         return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
@@ -233,25 +233,25 @@ def read_flags(leaf: Any, start: int, stop: int, place: DataLocation) -> BoolArr
 
 
 def _find_ends(
-    layout: _Layout, place: DataLocation, counts: ReadCounts, max_steps: int
+    fields: _Fields, place: DataLocation, counts: ReadCounts, max_steps: int
 ) -> tuple[IntArray, BoolArray, BoolArray]:
     """Return the ends of episodes (row after the last one) and the flags of all steps, at two bytes per step."""
-    size = layout.num_steps
-    is_terminated = read_flags(layout.terminals, 0, size, place)
-    is_truncated = np.zeros(size, np.bool_) if layout.timeouts is None else read_flags(layout.timeouts, 0, size, place)
+    size = fields.num_steps
+    is_terminated = read_flags(fields.terminals, 0, size, place)
+    is_truncated = np.zeros(size, np.bool_) if fields.timeouts is None else read_flags(fields.timeouts, 0, size, place)
     is_end = is_terminated | is_truncated
-    if layout.next_obs is not None:
+    if fields.next_obs is not None:
         for start in range(0, size - 1, max_steps):
             stop = min(start + max_steps, size - 1)
             following, recorded = (
-                read_rows(layout.columns[OBS], start + 1, stop + 1),
-                read_rows(layout.next_obs, start, stop),
+                read_rows(fields.columns[OBS], start + 1, stop + 1),
+                read_rows(fields.next_obs, start, stop),
             )
             check_new_obs(following, recorded, place.of(_NEXT))
             fits = rows_equal(recorded, following)
             breaks = np.flatnonzero(~fits & ~is_end[start:stop]) + start
             is_truncated[breaks] = is_end[breaks] = True
-            counts.breaks += len(breaks) if layout.timeouts is not None else 0  # without timeouts, breaks are expected
+            counts.breaks += len(breaks) if fields.timeouts is not None else 0  # without timeouts, breaks are expected
     elif not is_end.any():
         what = (
             "the ends of episodes are unknown: terminals and timeouts are all false, and next_observations is missing"
@@ -262,60 +262,47 @@ def _find_ends(
     return np.flatnonzero(is_end) + 1, is_terminated, is_truncated
 
 
-def _group(
-    ends: IntArray, max_steps: int, prefix: str
-) -> Iterator[tuple[tuple[int, int, IntArray, IntArray], list[str]]]:
-    """Yield groups of about `max_steps` steps: first and last row to read, ends and first time steps, ids.
-
-    A chunk that does not end its episode also needs the row after it as its final observation.
-    """
+def _group(ends: IntArray, max_steps: int, prefix: str) -> Iterator[Spans]:
+    """Yield the episodes in groups of about `max_steps` steps; each chunk of a longer episode is a separate group."""
     starts = np.concatenate(([0], ends[:-1]))
     first = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + max_steps, side="right")))
         if last == first + 1 and ends[first] - starts[first] > max_steps:
-            start, end, id_ = int(starts[first]), int(ends[first]), f"{prefix}/{starts[first]}"
+            start, end = int(starts[first]), int(ends[first])
             for at in range(start, end, max_steps):
-                stop = min(at + max_steps, end)
-                yield (at, stop, np.array([stop]), np.array([at - start])), [id_]
+                length = min(max_steps, end - at)
+                yield Spans(np.array([at]), np.array([length]), np.array([at - start]), [f"{prefix}/{start}"])
         else:
             ids = [f"{prefix}/{start}" for start in starts[first:last].tolist()]
-            chunk_ends = ends[first:last]
-            yield (int(starts[first]), int(ends[last - 1]), chunk_ends, np.zeros(len(chunk_ends), np.int64)), ids
+            lengths = ends[first:last] - starts[first:last]
+            yield Spans(starts[first:last], lengths, np.zeros(last - first, np.int64), ids)
         first = last
 
 
 def _read_block(
-    layout: _Layout,
-    spans: tuple[int, int, IntArray, IntArray],
-    ids: list[str],
-    flags: tuple[BoolArray, BoolArray],
-    counts: ReadCounts,
-    place: DataLocation,
+    fields: _Fields, spans: Spans, flags: tuple[BoolArray, BoolArray], counts: ReadCounts, place: DataLocation
 ) -> ColumnBlock:
-    start, stop, ends, t_started = spans
+    start, stop = int(spans.starts[0]), int(spans.last[-1]) + 1
     is_terminated, is_truncated = (flag[start:stop] for flag in flags)
-    columns = {name: read_rows(tree, start, stop) for name, tree in layout.columns.items()}
+    columns = {name: read_rows(tree, start, stop) for name, tree in fields.columns.items()}
     rewards = columns[REWARDS].reshape(-1)
     if len(rewards) != stop - start:
         raise data_error("expected one reward per step", place.of("rewards"), got=f"shape {columns[REWARDS].shape}")
     check_rewards(rewards, lambda step: place.at(start + step).of("rewards"))
     columns[REWARDS] = rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
-    new_obs = None if layout.next_obs is None else read_rows(layout.next_obs, start, stop)
-    is_cut = not (is_terminated[-1] or is_truncated[-1]) and stop < layout.num_steps
+    new_obs = None if fields.next_obs is None else read_rows(fields.next_obs, start, stop)
+    is_cut = not (is_terminated[-1] or is_truncated[-1]) and stop < fields.num_steps
     if is_cut and new_obs is None:  # the row after a chunk of a long episode is its final observation
-        after = read_rows(layout.columns[OBS], stop, stop + 1)
+        after = read_rows(fields.columns[OBS], stop, stop + 1)
         new_obs = nested.concatenate((nested.take(columns[OBS], slice(1, None)), after))
     steps = Steps(columns, is_terminated, is_truncated, new_obs)
-    starts = np.concatenate(([0], ends[:-1] - start))
-    block = build_block(steps, Spans(starts, ends - start - starts, t_started, ids), counts)
-    if not layout.infos or not len(block):
+    block, spans = build_block(steps, replace(spans, starts=spans.starts - start), counts)
+    if not fields.infos or not len(block):
         return block
-    lengths = ends - start - starts
-    is_kept = lengths > (0 if new_obs is not None else ~is_terminated[ends - start - 1])  # as in `build_block`
-    infos = {key: leaf[start:stop] for key, leaf in layout.infos.items()}
-    chunks = zip(starts[is_kept].tolist(), lengths[is_kept].tolist(), strict=True)
-    return replace(block, infos=ArrayInfos([nested.take(infos, slice(at, at + length)) for at, length in chunks]))
+    infos = {key: leaf[start:stop] for key, leaf in fields.infos.items()}
+    pairs = zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    return replace(block, infos=ArrayInfos([nested.take(infos, slice(at, at + length)) for at, length in pairs]))
 
 
 @dataclass(frozen=True)

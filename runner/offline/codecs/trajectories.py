@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows, ListedInfos
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, ListedInfos, row_ranges
 from runner.episodes.nested import Array
 from runner.offline.files.data_error import DataLocation, data_error
 
@@ -72,12 +71,22 @@ class Steps:
 
 @dataclass(frozen=True)
 class Spans:
-    """E trajectories of consecutive rows: first row, number of steps, first time step and id of each."""
+    """E trajectories of consecutive rows: first row, number of rows, first time step and id of each."""
 
     starts: IntArray
     lengths: IntArray
     t_started: IntArray
     ids: Sequence[str]
+
+    @property
+    def last(self) -> IntArray:
+        """(E,) last row of each trajectory."""
+        return self.starts + self.lengths - 1
+
+    def selected(self, is_kept: BoolArray) -> Spans:
+        """Return only some of the trajectories."""
+        ids = [id_ for id_, keep in zip(self.ids, is_kept.tolist(), strict=True) if keep]
+        return Spans(self.starts[is_kept], self.lengths[is_kept], self.t_started[is_kept], ids)
 
 
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
@@ -98,45 +107,47 @@ def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
         code = code[order]
     t_started = np.zeros(len(group_starts), np.int64) if steps.t is None else steps.t[group_starts].astype(np.int64)
     ids = _ids(steps, code, group_starts, group_lengths, t_started)
-    return build_block(steps, Spans(group_starts, group_lengths, t_started, ids), counts)
+    block, spans = build_block(steps, Spans(group_starts, group_lengths, t_started, ids), counts)
+    if steps.infos is None:
+        return block
+    pairs = zip(spans.starts.tolist(), block.lengths.tolist(), strict=True)
+    infos = [steps.infos[start : start + length] for start, length in pairs]
+    # Final observations get empty infos.
+    return replace(block, infos=ListedInfos([[*chunk, {}] if any(chunk) else None for chunk in infos]))
 
 
-def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
-    """Return the block of these trajectories, completing final observations as described in `ReadCounts`."""
-    last = spans.starts + spans.lengths - 1
-    is_terminated, is_truncated = steps.is_terminated[last], steps.is_truncated[last]
-    kept = spans.lengths.copy()
+def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> tuple[ColumnBlock, Spans]:
+    """Build the block of some trajectories, without infos. Final observations are completed as `ReadCounts` describes.
+
+    Returns:
+        The block, and the spans of the trajectories in it. A span includes the last step if only its observation is
+        kept.
+    """
+    is_terminated, is_truncated = steps.is_terminated[spans.last], steps.is_truncated[spans.last]
+    lengths = spans.lengths.copy()
     if steps.new_obs is None:
-        kept -= ~is_terminated
+        lengths -= ~is_terminated
         is_truncated = is_truncated | ~is_terminated
         counts.final_obs_repeated += int(is_terminated.sum())
         counts.final_steps_dropped += int((~is_terminated).sum())
-    is_kept = kept > 0
+    is_kept = lengths > 0
     counts.trajectories_dropped += int((~is_kept).sum())
-    starts, kept = spans.starts[is_kept], kept[is_kept]
-    offsets = np.concatenate(([0], np.cumsum(kept)))
-    rows = _ranges(starts, kept)
-    # The final observation is the dropped step's, or repeated.
-    obs_rows = np.insert(rows, offsets[1:], np.minimum(starts + kept, last[is_kept]))
+    spans, lengths = spans.selected(is_kept), lengths[is_kept]
+    ends = np.cumsum(lengths)
+    rows = row_ranges(spans.starts, lengths)
     columns = {name: _gather(column, rows) for name, column in steps.columns.items() if name != OBS}
-    columns = {OBS: _gather(steps.columns[OBS], obs_rows)} | columns
+    columns = {OBS: _gather(steps.columns[OBS], np.insert(rows, ends, spans.last))} | columns
     if steps.new_obs is not None:
-        final = offsets[1:] + np.arange(len(kept))
-        nested.assign(columns[OBS], final, nested.take(steps.new_obs, last[is_kept]))
-    infos: InfoRows | None = None
-    if steps.infos is not None:  # final observations get empty infos
-        taken = [steps.infos[row] for row in rows.tolist()]
-        of_chunks = [taken[start:stop] for start, stop in pairwise(offsets.tolist())]
-        infos = ListedInfos([[*chunk, {}] if any(chunk) else None for chunk in of_chunks])
-    return ColumnBlock(
+        nested.assign(columns[OBS], ends + np.arange(len(ends)), nested.take(steps.new_obs, spans.last))
+    block = ColumnBlock(
         columns=columns,
-        lengths=kept,
+        lengths=lengths,
         is_terminated=is_terminated[is_kept],
         is_truncated=is_truncated[is_kept],
-        t_started=spans.t_started[is_kept],
-        episode_ids=[id_ for id_, keep in zip(spans.ids, is_kept.tolist(), strict=True) if keep],
-        infos=infos,
+        t_started=spans.t_started,
+        episode_ids=spans.ids,
     )
+    return block, spans
 
 
 def rows_equal(a: Column, b: Column) -> BoolArray:
@@ -274,17 +285,10 @@ def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> 
 def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return an order of rows in which each group is contiguous, and the groups' first rows and lengths in it."""
     runs = np.array([run for group in groups for run in group], np.int64)
-    order = _ranges(starts[runs], lengths[runs])
+    order = row_ranges(starts[runs], lengths[runs])
     num_runs = np.array([len(group) for group in groups], np.int64)
     sizes = np.add.reduceat(lengths[runs], np.cumsum(num_runs) - num_runs) if len(runs) else lengths[:0]
     return order, np.cumsum(sizes) - sizes, sizes
-
-
-def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Concatenate the ranges start, start + 1, ..."""
-    offsets = np.cumsum(lengths) - lengths
-    ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
-    return ranges
 
 
 def _reorder(steps: Steps, order: IntArray) -> Steps:
