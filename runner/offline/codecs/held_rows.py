@@ -10,20 +10,28 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runner.episodes import nested
-from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlock
+from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlock, row_ranges
 from runner.episodes.nested import Array
 from runner.offline.codecs.arrow_columns import RecordedInfos
+from runner.offline.codecs.trajectories import Spans
 
-# Additional column of a block: the index of each row among the rows that the block was made from.
-ROW = "\0row"
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class HeldRows:
-    """R rows that are kept: their data, and the episode number of each."""
+    """R rows that are kept.
 
-    data: dict[str, Column]  # columns of a block, "\0new_obs", "\0infos", ...
+    Attributes:
+        columns: `obs`, `actions`, `rewards`, extra model outputs.
+        optional: other columns of the table that are recorded: `new_obs`, `infos`, `agent_id`, ...
+        episode: (R,) number of the episode.
+        t: (R,) time step within the episode, or -1 if it is not recorded.
+        is_terminated, is_truncated: (R,) whether the step ended the episode.
+    """
+
+    columns: dict[str, Column]
+    optional: dict[str, Column]
     episode: IntArray
     t: IntArray
     is_terminated: npt.NDArray[np.bool_]
@@ -34,33 +42,44 @@ class HeldRows:
 
     def take(self, index: Any) -> HeldRows:
         """Return the selected rows."""
-        values = {field.name: getattr(self, field.name)[index] for field in fields(self) if field.name != "data"}
-        return HeldRows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
+        return HeldRows(**{field.name: nested.take(getattr(self, field.name), index) for field in fields(self)})
 
     def joined_with(self, other: HeldRows) -> HeldRows:
-        """Append other rows."""
-        values = {
-            field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
-            for field in fields(self)
-            if field.name != "data"
-        }
-        data = {name: nested.concatenate((column, other.data[name])) for name, column in self.data.items()}
-        return HeldRows(data, **values)
+        """Append other rows. Raises `ValueError` if their columns have another structure or shape."""
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        return HeldRows(**{name: nested.concatenate(pair) for name, pair in pairs.items()})
+
+    @property
+    def first_rows(self) -> IntArray:
+        """First row of each episode, if the rows are in order."""
+        return np.flatnonzero(np.concatenate(([True], self.episode[1:] != self.episode[:-1])))
+
+    def in_order(self) -> HeldRows:
+        """Return the rows sorted by episode and time step."""
+        is_sorted = self.episode[1:] > self.episode[:-1]
+        is_sorted |= (self.episode[1:] == self.episode[:-1]) & ((self.t[1:] >= self.t[:-1]) | (self.t[1:] < 0))
+        return self if is_sorted.all() else self.take(np.lexsort((self.t, self.episode)))
+
+    def with_t(self) -> HeldRows:
+        """Return the rows with time steps numbered by order if they are not recorded."""
+        if (self.t >= 0).all():
+            return self
+        first_rows = self.first_rows
+        lengths = np.diff(np.append(first_rows, len(self)))
+        return replace(self, t=np.arange(len(self)) - np.repeat(first_rows, lengths))
 
     def num_bytes(self) -> int:
-        """Return the memory of the data in bytes."""
-        return sum(leaf.nbytes for column in self.data.values() for leaf in nested.leaves(column))
+        """Return the memory of the columns in bytes."""
+        return sum(leaf.nbytes for leaf in nested.leaves((self.columns, self.optional)))
 
 
-def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | None) -> ColumnBlock:
-    """Add infos, agents and env time steps to a block; its column `ROW` refers to `rows`."""
-    columns = dict(block.columns)
-    obs_rows = _ObsRows.of(block, columns.pop(ROW), rows)
-    agents = obs_rows.agents()
+def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, spans: Spans, module_id: str | None) -> ColumnBlock:
+    """Add infos, agents and env time steps to a block, whose trajectories are these spans of `rows`."""
+    obs_rows = _ObsRows.of(block, rows, spans)
+    agents = obs_rows.agents(block, spans)
     return replace(
         block,
-        columns=columns,
-        infos=obs_rows.infos(),
+        infos=obs_rows.infos(block),
         agents=agents,
         module_id=DEFAULT_MODULE_ID if module_id is None or agents is None else module_id,
     )
@@ -68,68 +87,62 @@ def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | N
 
 @dataclass(frozen=True)
 class _ObsRows:
-    """The stored row that each of a block's R + E observations comes from.
+    """The row that each of a block's R + E observations comes from.
 
     Attributes:
-        block, rows: the block, and the rows that it was made from.
+        rows: the rows that the block was made from.
         row: (R + E,) index of the row.
-        is_next: (R + E,) whether the observation is the row's next observation.
-        first: (E,) first row of each chunk.
+        is_next: (R + E,) whether the observation follows the row's step.
     """
 
-    block: ColumnBlock
     rows: HeldRows
     row: IntArray
     is_next: npt.NDArray[np.bool_]
-    first: IntArray
 
     @classmethod
-    def of(cls, block: ColumnBlock, row: IntArray, rows: HeldRows) -> _ObsRows:
-        """Construct it from the rows (R,) of the block's steps."""
+    def of(cls, block: ColumnBlock, rows: HeldRows, spans: Spans) -> _ObsRows:
+        """Find the rows. A final observation follows the last step, unless it belongs to a step that was dropped."""
         ends = block.offsets[1:]
-        last = row[ends - 1]
-        # If a step was dropped because its next observation is missing, its own observation is the final one.
-        has_next = rows.is_terminated[last] | ("\0new_obs" in rows.data)
-        obs_row = np.insert(row, ends, np.where(has_next, last, last + 1))
-        is_next = np.zeros(len(obs_row), np.bool_)
-        is_next[ends + np.arange(len(block))] = has_next
-        return cls(block, rows, obs_row, is_next, row[block.offsets[:-1]])
+        row = np.insert(row_ranges(spans.starts, block.lengths), ends, spans.last)
+        is_next = np.zeros(len(row), np.bool_)
+        is_next[ends + np.arange(len(block))] = rows.is_terminated[spans.last] | ("new_obs" in rows.optional)
+        return cls(rows, row, is_next)
 
-    def infos(self) -> RecordedInfos | None:
+    def infos(self, block: ColumnBlock) -> RecordedInfos | None:
         """Return the infos of all observations, or None if all are empty."""
-        texts = self._values("\0infos", "\0new_infos")
+        texts = self._values("infos", "new_infos")
         if texts is None:
             return None
-        if "\0new_infos" not in self.rows.data:
+        if "new_infos" not in self.rows.optional:
             texts[self.is_next] = None
         filled = ["{}" if text is None else text for text in texts.tolist()]
         if all(text == "{}" for text in filled):
             return None
-        offsets = self.block.offsets + np.arange(len(self.block) + 1)
+        offsets = block.offsets + np.arange(len(block) + 1)
         return RecordedInfos(
             pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(filled, pa.string()))
         )
 
-    def agents(self) -> Agents | None:
+    def agents(self, block: ColumnBlock, spans: Spans) -> Agents | None:
         """Return agent and env time steps of each chunk, or None with a single agent."""
-        data = self.rows.data
-        if "\0agent" not in data:
+        recorded = self.rows.optional
+        if "agent_id" not in recorded:
             return None
-        env_t = self._values("\0env_t", "\0new_env_t")
+        env_t = self._values("env_t", "new_env_t")
         if env_t is None:  # the agent acts in every env step
             env_t = self.rows.t[self.row] + self.is_next
-        elif "\0new_env_t" not in data:
+        elif "new_env_t" not in recorded:
             env_t = env_t + self.is_next
-        whole = data.get("\0whole")
-        whole_ids = list(self.block.episode_ids) if whole is None else whole[self.first].tolist()
-        return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
+        ids = recorded.get("multi_agent_episode_id")
+        env_episode_ids = list(block.episode_ids) if ids is None else ids[spans.starts].tolist()
+        return Agents(recorded["agent_id"][spans.starts].tolist(), env_episode_ids, env_t.astype(np.int64))
 
     def _values(self, name: str, next_name: str) -> Array | None:
-        """Return the values under a name for all observations, using `next_name` for next observations if it exists."""
-        values, following = self.rows.data.get(name), self.rows.data.get(next_name)
+        """Return the values of a column for all observations, from `next_name` if they follow a step and it exists."""
+        values, following = self.rows.optional.get(name), self.rows.optional.get(next_name)
         if values is None:
             return None
-        rows = np.asarray(values[self.row])
+        of_obs = np.asarray(values[self.row])
         if following is not None:
-            rows[self.is_next] = following[self.row[self.is_next]]
-        return rows
+            of_obs[self.is_next] = following[self.row[self.is_next]]
+        return of_obs

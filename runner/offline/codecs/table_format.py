@@ -340,12 +340,13 @@ class _StepReader:
         return values
 
     def infos(self, name: str) -> Array | None:
-        """Return a column of infos (R,): JSON text, or None per row."""
-        if self.schema.names.get(name) not in self.table.column_names:
+        """Return a column of infos (R,): JSON text, or None per row. A table may lack infos that other tables have."""
+        file_name = self.schema.names.get(name)
+        if file_name is None:
             return None
-        if _is_empty(self.table[self.schema.names[name]]):
-            return None
-        column = self.table[self.schema.names[name]]
+        if file_name not in self.table.column_names or _is_empty(self.table[file_name]):
+            return np.full(self.table.num_rows, None, object)
+        column = self.table[file_name]
         if self.layout is not None and pa.types.is_string(column.type):
             return np.asarray(column.to_numpy(), object)
         try:

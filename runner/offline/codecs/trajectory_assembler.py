@@ -20,7 +20,7 @@ import pyarrow as pa
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.held_rows import ROW, HeldRows, IntArray, with_infos_and_agents
+from runner.offline.codecs.held_rows import HeldRows, IntArray, with_infos_and_agents
 from runner.offline.codecs.table_format import StepRows
 from runner.offline.codecs.table_schema import TableSchema
 from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
@@ -47,8 +47,6 @@ class TrajectoryAssembler:
         self._next_number = 0
         self._num_rows = 0
         self._last: tuple[int, int, bool] | None = None  # episode and t of the newest row, and whether it ends it
-        self._modules: list[str] = []
-        self._module_numbers: dict[str, int] = {}
         self._place = DataLocation()
 
     def add(self, rows: StepRows, place: DataLocation) -> list[ColumnBlock]:
@@ -83,34 +81,26 @@ class TrajectoryAssembler:
         else:
             episode = self._by_id(rows)
             t = np.full(len(rows), -1, np.int64) if rows.t is None else rows.t
-        data: dict[str, Column] = dict(rows.columns)
-        # Chunks of a file may lack columns that others have, such as infos that are all empty.
-        optional: dict[str, Any] = {
-            "\0new_obs": rows.new_obs,
-            "\0infos": self._texts_or_none(rows.infos, "infos", len(rows)),
-            "\0new_infos": self._texts_or_none(rows.new_infos, "new_infos", len(rows)),
-            "\0env_t": rows.env_t,
-            "\0new_env_t": rows.new_env_t,
-            "\0agent": _objects(rows.agent_ids),
-            "\0whole": _objects(rows.multi_agent_episode_ids),
-            "\0module": self._module_codes(rows.module_ids),
+        optional: dict[str, Column | None] = {
+            "new_obs": rows.new_obs,
+            "infos": rows.infos,
+            "new_infos": rows.new_infos,
+            "env_t": rows.env_t,
+            "new_env_t": rows.new_env_t,
+            "agent_id": _objects(rows.agent_ids),
+            "multi_agent_episode_id": _objects(rows.multi_agent_episode_ids),
+            "module_id": _objects(rows.module_ids),
         }
-        data |= {name: column for name, column in optional.items() if column is not None}
+        recorded = {name: column for name, column in optional.items() if column is not None}
         self._num_rows += len(rows)
-        return HeldRows(data, episode, t, rows.is_terminated, rows.is_truncated)
-
-    def _texts_or_none(self, texts: Array | None, name: str, num_rows: int) -> Array | None:
-        if texts is None and name in self._schema.names:
-            return np.full(num_rows, None, object)
-        return texts
+        return HeldRows(rows.columns, recorded, episode, t, rows.is_terminated, rows.is_truncated)
 
     def _joined(self, held: HeldRows, new: HeldRows) -> HeldRows:
-        kept = {name: one for name, one in held.data.items() if name not in self._counts.columns_left_out}
-        held = replace(held, data=kept)
-        odd = held.data.keys() ^ new.data.keys()
+        kept = {name: one for name, one in held.columns.items() if name not in self._counts.columns_left_out}
+        held = replace(held, columns=kept)
+        odd = (held.columns.keys() ^ new.columns.keys()) | (held.optional.keys() ^ new.optional.keys())
         if odd:
-            names = ", ".join(sorted(name.lstrip("\0") for name in odd))
-            raise data_error(f"only some rows have {names}", self._place)
+            raise data_error(f"only some rows have {', '.join(sorted(odd))}", self._place)
         try:
             return held.joined_with(new)
         except ValueError as error:
@@ -171,19 +161,6 @@ class TrajectoryAssembler:
         self._last = (int(episode[-1]), int(t[-1]), bool(ends[-1]))
         return episode, t
 
-    def _module_codes(self, ids: pa.Array | None) -> IntArray | None:
-        if ids is None:
-            return None
-        encoded = ids.dictionary_encode()
-        numbers = []
-        for name in encoded.dictionary.to_pylist():
-            if name not in self._module_numbers:
-                self._module_numbers[name] = len(self._modules)
-                self._modules.append(name)
-            numbers.append(self._module_numbers[name])
-        codes: IntArray = np.array(numbers, np.int64)[encoded.indices.to_numpy()]
-        return codes
-
     # --- complete episodes ----------------------------------------------------------------------------------------
 
     def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
@@ -216,57 +193,36 @@ class TrajectoryAssembler:
     def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
         if not len(rows):
             return []
-        rows = self._in_order(rows)
-        modules = rows.data.get("\0module")
+        rows = rows.in_order()
+        modules = rows.optional.get("module_id")
         if modules is None:
             return list(self._block(rows, None))
         return [
             block
-            for code in dict.fromkeys(modules[self._starts(rows)].tolist())
-            for block in self._block(rows.take(modules == code), self._modules[code])
+            for module_id in dict.fromkeys(modules[rows.first_rows].tolist())
+            for block in self._block(rows.take(modules == module_id), module_id)
         ]
 
-    @staticmethod
-    def _in_order(rows: HeldRows) -> HeldRows:
-        """Sort the rows by episode and time step."""
-        is_sorted = rows.episode[1:] > rows.episode[:-1]
-        is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
-        return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
-
-    @staticmethod
-    def _starts(rows: HeldRows) -> IntArray:
-        return np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
-
     def _block(self, rows: HeldRows, module_id: str | None) -> Iterator[ColumnBlock]:
-        rows = self._with_t(rows)
+        rows = rows.with_t()
         same = rows.episode[1:] == rows.episode[:-1]
         self._check_conflicts(rows, same)
         follows = same & (rows.t[1:] == rows.t[:-1] + 1)
         self._counts.gaps += int((same & ~follows).sum())
-        new_obs = rows.data.get("\0new_obs")
+        new_obs = rows.optional.get("new_obs")
         if new_obs is not None and follows.any():
+            following = nested.take(rows.columns["obs"], slice(1, None))
             with np.errstate(invalid="ignore"):  # NaNs may be signalling
-                fits = rows_equal(nested.take(new_obs, slice(None, -1)), nested.take(rows.data["obs"], slice(1, None)))
+                fits = rows_equal(nested.take(new_obs, slice(None, -1)), following)
             self._counts.breaks += int((follows & ~fits).sum())
             follows &= fits
         starts = np.flatnonzero(np.concatenate(([True], ~follows)))
         lengths = np.diff(np.append(starts, len(rows)))
-        columns = {name: column for name, column in rows.data.items() if not name.startswith("\0")}
-        columns[ROW] = np.arange(len(rows))
-        steps = Steps(columns, rows.is_terminated, rows.is_truncated, new_obs)
-        ids = self._ids_of(rows.episode[starts])
-        block = build_block(steps, Spans(starts, lengths, rows.t[starts], ids), self._counts)
+        steps = Steps(rows.columns, rows.is_terminated, rows.is_truncated, new_obs)
+        spans = Spans(starts, lengths, rows.t[starts], self._ids_of(rows.episode[starts]))
+        block, spans = build_block(steps, spans, self._counts)
         if len(block):
-            yield with_infos_and_agents(block, rows, module_id)
-
-    @staticmethod
-    def _with_t(rows: HeldRows) -> HeldRows:
-        """Number time steps by order if `t` is not recorded."""
-        if (rows.t >= 0).all():
-            return rows
-        starts = np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
-        lengths = np.diff(np.append(starts, len(rows)))
-        return replace(rows, t=np.arange(len(rows)) - np.repeat(starts, lengths))
+            yield with_infos_and_agents(block, rows, spans, module_id)
 
     def _check_conflicts(self, rows: HeldRows, same: npt.NDArray[np.bool_]) -> None:
         twice = np.flatnonzero(same & (rows.t[1:] == rows.t[:-1]))
@@ -317,7 +273,12 @@ class TrajectoryAssembler:
 
 
 def _objects(texts: pa.Array | None) -> Array | None:
-    return None if texts is None else np.asarray(texts.to_numpy(zero_copy_only=False), object)
+    """Return text as an array of objects, in which equal texts are one object."""
+    if texts is None:
+        return None
+    encoded = texts.dictionary_encode()
+    objects: Array = encoded.dictionary.to_numpy(zero_copy_only=False)[encoded.indices.to_numpy()]
+    return objects
 
 
 def _show_key(key: Any) -> str:

@@ -342,3 +342,10 @@ def test_an_episode_that_comes_again(tmp_path: Path) -> None:
         fix="use ids that are unique over all files, and keep the rows of an episode together",
     )
     assert_error(error.value, data_error(problem), tmp_path)
+
+
+def test_agents_of_some_rows_only(tmp_path: Path) -> None:
+    first, second = cut(without_metadata(block_to_steps(flat_block([4]))), [2])
+    with pytest.raises(DataError) as error:
+        read([first, _with(second, "agent_id", ["a", "a"])])
+    assert_error(error.value, data_error(Problem("only some rows have agent_id", "file-1, row 0")), tmp_path)
