@@ -117,7 +117,6 @@ class RecordedSource:
         format: detected format, which decodes the rows.
         files: input files, or None if a `ray.data` function reads the data.
         reader: reader of the rows, or None if the format does not have rows.
-        spaces: spaces of the environment or recorded with the data.
         counts: corrections that reading has made so far, in this process.
         num_rows_read: number of raw rows returned by the last stream.
     """
@@ -126,13 +125,17 @@ class RecordedSource:
     format: RecordedFormat
     files: InputFiles | None
     reader: RawReader | None
-    spaces: Spaces
     counts: ReadCounts = field(default_factory=ReadCounts)
     num_rows_read: int = 0
     _layout: Layout | None = field(default=None, repr=False)
     _first_block: ColumnBlock | None = field(default=None, repr=False)
 
     # -- properties ------------------------------------------------------------------------------------------------
+
+    @property
+    def spaces(self) -> Spaces:
+        """Spaces of the environment, or recorded with the data."""
+        return self.format.spaces
 
     @property
     def env_name(self) -> str | None:

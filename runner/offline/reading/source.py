@@ -38,7 +38,7 @@ from runner.offline.files.text_readers import TEXT_OPTIONS
 from runner.offline.formats.env_episodes import EnvEpisodeFormat, layouts_of
 from runner.offline.formats.native import decode_by_module
 from runner.offline.formats.raw_data import RawData
-from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
+from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.formats.registry import file_kinds, find_format
 from runner.offline.formats.selection import ModuleAgents, Selection
 from runner.offline.formats.stream import StreamFormat
@@ -78,7 +78,6 @@ def open_source(
     source.first_block()
     if spaces is not None:
         source.check_spaces(spaces.observation, spaces.action)
-        source.spaces = completed(spaces, source.spaces)
     return source
 
 
@@ -112,7 +111,7 @@ def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> RecordedS
     _check_filter(data.config, format_class, reader)
     _check_flags(data.config, format_class, data.where)
     found = format_class.open(data, selection, spaces)
-    return RecordedSource(data.config, found, data.files, reader, found.spaces)
+    return RecordedSource(data.config, found, data.files, reader)
 
 
 def _check_options(config: OfflineConfig) -> None:
