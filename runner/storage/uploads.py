@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner.checkpoints.checkpoint import MANIFEST, read_manifest
@@ -29,17 +29,20 @@ _LEFT_OUT = (CHECKPOINTS.rstrip("/"), "rllink")
 _HIDDEN_BUT_SENT = ".hydra"
 
 
-class Upload:
-    """Synchronises a run in a store with its run dir. Each call of `send` only uploads changes.
+class StoredCopy:
+    """Copy of a run dir in a store. Each call of `send` only uploads changes.
 
     Args:
         files: files of the run in the store.
         run_dir: local run dir.
-        hold: called with the checkpoints about to be sent, which must not be deleted until the next call.
+
+    Attributes:
+        held: checkpoints that are being sent and must not be deleted.
     """
 
-    def __init__(self, files: StoredFiles, run_dir: Path, hold: Callable[[list[Path]], None]) -> None:
-        self._files, self._run_dir, self._hold = files, run_dir, hold
+    def __init__(self, files: StoredFiles, run_dir: Path) -> None:
+        self._files, self._run_dir = files, run_dir
+        self.held: frozenset[Path] = frozenset()
         self._stored: dict[str, int] | None = None  # path -> size; None if it must be queried
         self._records: dict[str, tuple[int, int]] = {}  # size and time of sent records
 
@@ -54,11 +57,11 @@ class Upload:
             self._stored = None  # unknown after an error
             self._stored = self._sent(stored)
         finally:
-            self._hold([])
+            self.held = frozenset()
 
     def _sent(self, stored: dict[str, int]) -> dict[str, int]:
         checkpoints = list_checkpoints(self._run_dir / CHECKPOINTS)
-        self._hold(checkpoints)
+        self.held = frozenset(checkpoints)
         manifests: dict[str, bytes] = {}
         kept: set[str] = set()
         for checkpoint in reversed(checkpoints):  # newest first
@@ -135,7 +138,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploads:
-    """Keeps a copy of a run dir in a store.
+    """Keeps the copy of a run dir in a store up to date, in a background thread.
 
     Args:
         store: URL of the folder with all runs.
@@ -153,13 +156,12 @@ class Uploads:
     def __init__(self, store: str, run_dir: Path, resume_from: Path | None, note: Callable[[str], None]) -> None:
         self.url = url_of_run(store, run_dir)
         self._note = note
-        self._held: frozenset[Path] = frozenset()
         files = open_store(self.url, KEY)
-        self._upload = Upload(files, run_dir, self._hold)
+        self._copy = StoredCopy(files, run_dir)
         try:
             stored = files.sizes()
             _check_unused(files, stored, run_dir, resume_from)
-            self._upload.send_records(stored)
+            self._copy.send_records(stored)
         except UserError:
             raise
         except Exception as error:  # each store's package raises different errors
@@ -174,7 +176,7 @@ class Uploads:
 
     def holds(self, checkpoint: Path) -> bool:
         """Return whether a checkpoint is being sent and must not be deleted."""
-        return checkpoint in self._held
+        return checkpoint in self._copy.held
 
     def request(self) -> None:
         """Send changes after the current upload, if any."""
@@ -198,9 +200,6 @@ class Uploads:
         self._is_last.set()
         self._is_wanted.set()
 
-    def _hold(self, checkpoints: Sequence[Path]) -> None:
-        self._held = frozenset(checkpoints)
-
     def _work(self) -> None:
         is_last = False
         while not is_last and not self._is_given_up.is_set():
@@ -220,7 +219,7 @@ class Uploads:
         while not self._is_given_up.is_set() and is_last == self._is_last.is_set():
             num_tries += 1
             try:
-                self._upload.send()
+                self._copy.send()
             except Exception as error:  # each store's package raises different errors; training continues
                 self._report_failure(error)
                 if is_last and num_tries == LAST_TRIES:

@@ -397,7 +397,7 @@ def test_what_is_cut_off_or_altered_in_the_store_is_not_taken(
 
 def _restore(run_dir: Path) -> None:
     """Bring the store to the state of the run dir again."""
-    uploads.Upload(open_store("faulty://runs/run", "RUN_DIR"), run_dir, lambda checkpoints: None).send()
+    uploads.StoredCopy(open_store("faulty://runs/run", "RUN_DIR"), run_dir).send()
 
 
 def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
@@ -440,7 +440,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_sent_is_complete(tmp_path: Pa
 
     save()
     store.refused = staticmethod(replace_it)
-    uploads.Upload(open_store("faulty://runs/run", uploads.KEY), tmp_path / "run", lambda held: None).send()
+    uploads.StoredCopy(open_store("faulty://runs/run", uploads.KEY), tmp_path / "run").send()
     files = _stored()
     assert json.loads(files["checkpoints/iteration_000001/manifest.json"]) == read_manifest(checkpoint)
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items() if "/files/" in path}
