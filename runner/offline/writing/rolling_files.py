@@ -39,27 +39,24 @@ _MAX_ATTEMPTS = 20
 
 
 class RollingFiles:
-    """Files of one module, of which at most one is open.
+    """Files to which tables are written; at most one of them is open.
 
     Attributes:
         written: complete files.
     """
 
-    def __init__(self, to: Destination, spaces: Spaces | None = None, module_id: str | None = None) -> None:
+    def __init__(self, to: Destination, module_id: str | None = None) -> None:
         """Start without a file.
 
         Args:
             to: destination of the files.
-            spaces: recorded spaces of the environment.
             module_id: part of the file names; a single agent needs none.
         """
         self.written: list[Written] = []
         self._to, self._config, self._location = to, to.config, to.location
-        self._spaces = spaces
         kind = "episodes" if to.config.output_write_episodes else "steps"
         module = "" if module_id is None else f"-{safe_name(module_id)}"
         self._stem = f"{kind}-{safe_name(to.writer_id)}{module}-"
-        self._layout: Layout | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._function = write_function(to.config)
@@ -69,17 +66,8 @@ class RollingFiles:
         limit = to.config.output_max_file_size
         self._group_bytes = min(_ROW_GROUP_BYTES, limit) if limit else _ROW_GROUP_BYTES
 
-    def add(self, block: ColumnBlock) -> None:
-        """Copy the block's rows, and write complete row groups.
-
-        Raises:
-            WriteFailed: the file system reports an error.
-            TypeError, ValueError: the block cannot be recorded, or does not match earlier blocks.
-            ConfigError: columns to compress do not exist.
-        """
-        self._add_rows(self._table_of(block))
-
-    def _add_rows(self, table: pa.Table) -> None:
+    def add_table(self, table: pa.Table) -> None:
+        """Add rows, and write complete row groups. Raises `WriteFailed` if the file system reports an error."""
         limit = self._config.output_max_rows_per_file
         while table.num_rows:
             room = table.num_rows if limit is None else min(table.num_rows, limit - self._rows_of_file())
@@ -115,26 +103,6 @@ class RollingFiles:
             remove_empty_folder(self._location.filesystem, path)
 
     # --- rows -----------------------------------------------------------------------------------------------------
-
-    def _table_of(self, block: ColumnBlock) -> pa.Table:
-        layout = layout_of(block, self._spaces, self._to.env_name)
-        if self._layout is None:
-            check_columns(self._config, layout)
-        self._layout = layout if self._layout is None else self._layout.merged_with(layout)
-        copied = replace(
-            block,
-            columns={name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
-            lengths=block.lengths.copy(),
-            is_terminated=block.is_terminated.copy(),
-            is_truncated=block.is_truncated.copy(),
-            t_started=block.t_started.copy(),
-            lookback=None,
-            last_lookback=None,
-        )
-        if self._config.output_episode_format == "rllib":
-            return episodes_to_items(copied, self._layout)
-        make = episodes_to_table if self._config.output_write_episodes else block_to_steps
-        return make(copied, layout=self._layout)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
         per_row = max(1, int(table.nbytes) // int(table.num_rows))
@@ -221,6 +189,50 @@ class RollingFiles:
             self._remove_run_folder()  # has no effect if the folder contains the file
 
 
+class BlockFiles(RollingFiles):
+    """`RollingFiles` of one module's episodes or steps.
+
+    Args:
+        to: destination of the files.
+        spaces: recorded spaces of the environment.
+        module_id: see `RollingFiles`.
+    """
+
+    def __init__(self, to: Destination, spaces: Spaces | None, module_id: str | None) -> None:
+        super().__init__(to, module_id)
+        self._spaces = spaces
+        self._layout: Layout | None = None
+
+    def add(self, block: ColumnBlock) -> None:
+        """Copy the block's rows, and write complete row groups.
+
+        Raises:
+            WriteFailed: the file system reports an error.
+            TypeError, ValueError: the block cannot be recorded, or does not match earlier blocks.
+            ConfigError: columns to compress do not exist.
+        """
+        layout = layout_of(block, self._spaces, self._to.env_name)
+        if self._layout is None:
+            check_columns(self._config, layout)
+        self._layout = layout if self._layout is None else self._layout.merged_with(layout)
+        copied = replace(
+            block,
+            columns={name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
+            lengths=block.lengths.copy(),
+            is_terminated=block.is_terminated.copy(),
+            is_truncated=block.is_truncated.copy(),
+            t_started=block.t_started.copy(),
+            lookback=None,
+            last_lookback=None,
+        )
+        if self._config.output_episode_format == "rllib":
+            self.add_table(episodes_to_items(copied, self._layout))
+        elif self._config.output_write_episodes:
+            self.add_table(episodes_to_table(copied, self._layout))
+        else:
+            self.add_table(block_to_steps(copied, self._layout))
+
+
 class EnvEpisodeFiles(RollingFiles):
     """`RollingFiles` of multi-agent env episodes. A new agent starts another file, which includes its columns.
 
@@ -234,11 +246,11 @@ class EnvEpisodeFiles(RollingFiles):
         self._agent_spaces = spaces
         self._layouts: Mapping[str, Layout] = {}
 
-    def add_env_episodes(self, episodes: EnvEpisodes) -> None:
-        """Write env episodes; see `add`."""
+    def add(self, episodes: EnvEpisodes) -> None:
+        """Write env episodes. Raises the errors of `BlockFiles.add`."""
         found = agent_layouts(episodes, self._agent_spaces, self._to.env_name)
         if not self._layouts:
             for layout in found.values():
                 check_columns(self._config, layout)
         self._layouts = merged_layouts(self._layouts, found)
-        self._add_rows(env_episodes_to_table(episodes, self._layouts))
+        self.add_table(env_episodes_to_table(episodes, self._layouts))

@@ -6,7 +6,8 @@ Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,7 +22,7 @@ from runner.offline.files.filesystems import Location, locate
 from runner.offline.writing.output_files import Destination, FileList, names_in, reason_of
 from runner.offline.writing.output_files import WriteFailed as WriteFailed
 from runner.offline.writing.output_formats import check_env_episode_options, check_output_options, write_function
-from runner.offline.writing.rolling_files import EnvEpisodeFiles, RollingFiles
+from runner.offline.writing.rolling_files import BlockFiles, EnvEpisodeFiles, RollingFiles
 
 _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5", ".hdf5", ".gz", ".bz2")
 
@@ -130,7 +131,7 @@ class EpisodeWriter:
         self._config = config
         self._to = Destination(config, locate_output(config), writer_id, writer_number, env_name, file_list)
         self._spaces, self._agent_spaces = spaces, agent_spaces
-        self._files: dict[str | None, RollingFiles] = {}
+        self._files: dict[str | None, BlockFiles] = {}
         self._env_files: EnvEpisodeFiles | None = None
         self.report = WriteReport()
         self._is_closed = False
@@ -148,8 +149,9 @@ class EpisodeWriter:
             return
         module_id = block.module_id if block.agents is not None else None
         if module_id not in self._files:
-            self._files[module_id] = RollingFiles(self._to, self._spaces, module_id)
-        self._take(lambda: self._files[module_id].add(block))
+            self._files[module_id] = BlockFiles(self._to, self._spaces, module_id)
+        with _errors_of_episodes():
+            self._files[module_id].add(block)
         self._count(len(block), block.num_rows)
 
     def add_env_episodes(self, episodes: EnvEpisodes) -> None:
@@ -159,19 +161,12 @@ class EpisodeWriter:
         if self._env_files is None:
             check_env_episode_options(self._config)
             self._env_files = EnvEpisodeFiles(self._to, self._agent_spaces)
-        files = self._env_files
-        self._take(lambda: files.add_env_episodes(episodes))
+        with _errors_of_episodes():
+            self._env_files.add(episodes)
         self._count(len(episodes), int(episodes.lengths.sum()))
 
     def _count(self, episodes: int, steps: int) -> None:
         self.report += WriteReport(episodes=episodes, steps=steps)
-
-    @staticmethod
-    def _take(add: Callable[[], None]) -> None:
-        try:
-            add()
-        except (TypeError, ValueError) as error:
-            raise ConfigError([Problem(f"these episodes cannot be recorded: {error}", "offline.output")]) from error
 
     @property
     def _all_files(self) -> list[RollingFiles]:
@@ -196,7 +191,8 @@ class EpisodeWriter:
             ConfigError: the episodes cannot be written in this format.
         """
         for file in self._all_files:
-            self._take(file.close)
+            with _errors_of_episodes():
+                file.close()
         done = [written for file in self._all_files for written in file.written]
         rows = sum(written.rows for written in done)
         expected = self.report.episodes if self._config.output_write_episodes else self.report.steps
@@ -226,6 +222,14 @@ class EpisodeWriter:
             self.close()
         else:
             self.abort()
+
+
+@contextmanager
+def _errors_of_episodes() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(f"these episodes cannot be recorded: {error}", "offline.output")]) from error
 
 
 def locate_output(config: OfflineConfig) -> Location | None:
