@@ -29,7 +29,7 @@ class _Recording(EpisodeListener):
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
         """Forget the episodes that an evaluation has not finished."""
         if counted is not None:
-            self._files.drop_open()
+            self._files.forget_open()
         return finished
 
     def finish(self) -> Recorded:
@@ -58,7 +58,7 @@ class EpisodeRecording(_Recording):
             return
         self._recorder.add(with_weights_seq_no(block, cut.weights_seq_no))
         if cut.aborted:
-            self._recorder.drop_episodes(cut.aborted)
+            self._recorder.leave_out(cut.aborted)
 
 
 def _raw_block(fragment: EnvFragment, tasks: Sequence[str] | None) -> ColumnBlock:
@@ -103,7 +103,7 @@ class EnvEpisodeRecording(_Recording):
         numbers, envs = (np.array([getattr(one, key) for one in cut.ended], np.int64) for key in ("number", "env"))
         are_counted = cut.quotas.are_counted(numbers, envs).tolist()
         self._recorder.add(blocks, [episode for episode, counts in zip(ended, are_counted, strict=True) if counts])
-        self._recorder.drop([episode.id for episode in ended])
+        self._recorder.forget([episode.id for episode in ended])
 
     def _ended_in(self, cut: Cut) -> list[EndedEpisode]:
         tasks = [None] * len(cut.ended) if cut.tasks is None else cut.tasks

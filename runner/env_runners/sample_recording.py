@@ -62,7 +62,7 @@ class SampleRecording:
 
     def forget(self, index: int) -> None:
         """Drop the unfinished episodes of a dead runner."""
-        self._recorders[index].break_off_all()
+        self._recorders[index].leave_out_all()
 
     def get_state(self) -> dict[str, Any]:
         """Write all ended episodes to disk; return the report of them and the unfinished episodes, by runner.

@@ -63,17 +63,14 @@ class NotedRecorder:
     def add(self, *arguments: Any) -> None:
         self._log.append("record")
 
-    def drop_episodes(self, ids: Sequence[str]) -> None:
-        self._log.append(f"break off {', '.join(ids)}")
-
-    def drop(self, ids: Sequence[str]) -> None:
-        self._log.append(f"drop {', '.join(ids)}")
+    def forget(self, ids: Sequence[str]) -> None:
+        self._log.append(f"forget {', '.join(ids)}")
 
     def leave_out(self, ids: Sequence[str]) -> None:
         self._log.append(f"leave out {', '.join(ids)}")
 
-    def drop_open(self) -> None:
-        self._log.append("drop open")
+    def forget_open(self) -> None:
+        self._log.append("forget open")
 
     def abort(self) -> None:
         self._log.append("abort")
@@ -194,7 +191,7 @@ def test_a_single_agent_runner() -> None:
         "act, env.step 0, env.step 1, env.reset 0, env.reset 1, observe, created 0, created 1, start 0, start 1",
         "act, env.reset 0, env.reset 1, observe, step 0, step 1",
         "act, env.step 0, env.step 1, observe, step 0, step 1, record, "
-        "break off 0-env_runner-0-0-1, 0-env_runner-0-1-1, sample end",
+        "leave out 0-env_runner-0-0-1, 0-env_runner-0-1-1, sample end",
     ]
     run.runner.evaluate(3, True, run.weights, {})
     assert events_of(log) == [
@@ -204,13 +201,13 @@ def test_a_single_agent_runner() -> None:
         "act, created 0, env.reset 0, env.step 1, observe, start 0, step 1, end 1",
         "act, env.step 0, env.reset 1, observe, step 0",
         "act, env.step 0, env.step 1, observe, step 0",
-        "act, env.step 0, env.step 1, observe, step 0, end 0, record, drop open",
+        "act, env.step 0, env.step 1, observe, step 0, end 0, record, forget open",
     ]
     run.runner.evaluate(3, True, run.weights, {}, unit="env_steps")
     assert events_of(log) == [
         "created 0, created 1, env.reset 0, env.reset 1, observe, start 0, start 1",
         "act, env.step 0, env.step 1, observe, step 0, step 1",
-        "act, env.step 0, env.step 1, observe, step 0, end 0, record, drop open",
+        "act, env.step 0, env.step 1, observe, step 0, end 0, record, forget open",
     ]
     other = Single(log)
     other.runner.set_state(state)
@@ -245,13 +242,13 @@ def test_a_multi_agent_runner() -> None:
         "act, act, env.step 0, env.step 1, observe, observe, step 0, step 1, end 0, end 1",
         "act, act, created 0, env.reset 0, env.reset 1, observe, observe, start 0",
         "act, act, env.step 0, env.step 1, observe, step 0, end 0, record, "
-        "drop 0-env_runner-0-0-0, 0-env_runner-0-1-0, 0-env_runner-0-0-1, drop open",
+        "forget 0-env_runner-0-0-0, 0-env_runner-0-1-0, 0-env_runner-0-0-1, forget open",
     ]
     run.runner.evaluate(3, True, run.weights, {}, unit="env_steps")
     assert events_of(log) == [
         "created 0, created 1, env.reset 0, env.reset 1, observe, observe, start 0, start 1",
         "act, act, env.step 0, env.step 1, step 0, step 1, env.step 0, env.step 1, observe, step 0, record, "
-        "drop , drop open",
+        "forget , forget open",
     ]
     other = Several(log)
     other.runner.set_state(state)

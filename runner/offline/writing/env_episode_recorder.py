@@ -106,7 +106,7 @@ class EnvEpisodeRecorder:
             self._open.pop(id_, None)
             self._num_incomplete += 1
 
-    def break_off_all(self) -> None:
+    def leave_out_all(self) -> None:
         """Leave out all open env episodes. Episodes that only waited for another agent end here and are written."""
         self._write_waiting()
         self._num_incomplete += len(self._open)
@@ -122,12 +122,12 @@ class EnvEpisodeRecorder:
             self._left_out.add(id_)
             self._open.pop(id_, None)
 
-    def drop(self, ids: Iterable[str]) -> None:
-        """Forget ended env episodes that should not be counted."""
+    def forget(self, ids: Iterable[str]) -> None:
+        """Forget env episodes that ended but do not count in an evaluation."""
         for id_ in ids:
             self._open.pop(id_, None)
 
-    def drop_open(self) -> None:
+    def forget_open(self) -> None:
         """Forget the open env episodes without counting them."""
         self._open.clear()
         self._waiting = ()

@@ -137,19 +137,19 @@ class EpisodeRecorder:
         for block in blocks:
             tasks = to_record.tasks.get(block.module_id)
             self.add(replace(block, tasks=tasks), to_record.is_complete[block.module_id])
-        self.drop_episodes(to_record.aborted)
+        self.leave_out(to_record.aborted)
 
-    def drop_episodes(self, ids: Iterable[str]) -> None:
+    def leave_out(self, ids: Iterable[str]) -> None:
         """Leave out episodes without further chunks, which may be open or not recorded at all."""
         for id_ in ids:
             self._open.pop(id_, None)
             self._num_incomplete += 1
 
-    def break_off_all(self) -> None:
+    def leave_out_all(self) -> None:
         """Leave out all open episodes."""
-        self.drop_episodes(list(self._open))
+        self.leave_out(list(self._open))
 
-    def drop_open(self) -> None:
+    def forget_open(self) -> None:
         """Forget the open episodes without counting them."""
         self._open.clear()
 
