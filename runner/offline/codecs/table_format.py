@@ -156,7 +156,7 @@ class StepRows:
         eps_ids, agent_ids, module_ids, multi_agent_episode_ids: text.
         t: time step within the episode.
         is_terminated, is_truncated: whether the step ended the episode.
-        infos, new_infos: JSON text, or None per row.
+        infos, new_infos: JSON text, or None per row without infos.
         env_t, new_env_t: env time step of both observations.
     """
 
@@ -241,18 +241,18 @@ class _StepReader:
         file_name = self.schema.names[name]
         tree = None if self.layout is None else self.layout.columns.get(OBS if name == NEW_OBS else name)
         if tree is None:
-            return self._foreign(file_name)
-        return self._ours(tree, is_new_obs=name == NEW_OBS)
+            return self._by_type(file_name)
+        return self._by_layout(tree, is_new_obs=name == NEW_OBS)
 
     def extra(self, name: str, file_name: str) -> Column | None:
         """Return an extra model output, or None if the column is empty or left out."""
         if self.layout is not None and name in self.layout.columns:
-            return self._ours(self.layout.columns[name])
+            return self._by_layout(self.layout.columns[name])
         if file_name in self.table.column_names and _is_empty(self.table[file_name]):
             self._leave_out(name, "all values are missing")
             return None
         try:
-            return self._foreign(file_name)
+            return self._by_type(file_name)
         except DataError as error:
             if self.left_out is None:
                 raise
@@ -288,7 +288,7 @@ class _StepReader:
         """Return a column of flags (R,), see `read_end_flags`."""
         if name not in self.schema.names:
             return None
-        values = self._foreign(self.schema.names[name])
+        values = self._by_type(self.schema.names[name])
         place = self._place(name)
         if isinstance(values, np.ndarray) and values.shape[1:] == (1,):
             values = values[:, 0]
@@ -300,7 +300,7 @@ class _StepReader:
         """Return a column of integers (R,) as int64."""
         if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
             return None
-        values = self._foreign(self.schema.names[name])
+        values = self._by_type(self.schema.names[name])
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
             raise data_error(f"{name} must be an integer", self._place(name), got=describe_column(values))
         with np.errstate(invalid="ignore"):  # NaN
@@ -355,7 +355,9 @@ class _StepReader:
             raise data_error(f"infos cannot be read: {first_line(error)}", self._place(name)) from None
         return np.array([None if not info else _info_text(info) for info in infos], object)
 
-    def _ours(self, tree: Any, is_new_obs: bool = False) -> Column:
+    def _by_layout(self, tree: Any, is_new_obs: bool = False) -> Column:
+        """Return a column whose leaves a native table describes."""
+
         def read(leaf: Leaf) -> Array:
             if not leaf.size:
                 return np.zeros((self.table.num_rows, *leaf.shape), leaf.dtype)
@@ -368,7 +370,8 @@ class _StepReader:
 
         return nested.map_leaves(read, tree)
 
-    def _foreign(self, name: str) -> Column:
+    def _by_type(self, name: str) -> Column:
+        """Return a column whose arrays follow from the types of the file's columns."""
         if name in self.schema.features:
             return self._stacked(self.schema.features[name])
         if name in self.table.column_names:
@@ -390,7 +393,7 @@ class _StepReader:
         """Concatenate columns of features, each with one feature or a list of them, to numbers (R, K)."""
         parts = []
         for name in columns:
-            part = self._foreign(name)
+            part = self._by_type(name)
             if not isinstance(part, np.ndarray) or part.ndim > 2 or part.dtype.kind not in "biuf":
                 what = "a column of features must hold numbers"
                 raise data_error(what, self.place.of(name), got=describe_column(part))
