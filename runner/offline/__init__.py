@@ -1,6 +1,19 @@
 """Read, write, convert and inspect recorded data, and learn from it.
 
 `open_source` reads data of `runner` and other libraries, `OfflineData` makes train batches.
+
+A recorded episode has these forms on its way from a file to a learner:
+
+1. Raw rows: Arrow tables with the columns of the files, from a reader in `files`.
+2. `ColumnBlock`: trajectories as arrays, decoded by a class in `formats` with functions of `codecs`.
+3. Rows of a Ray data set, from `RecordedSource.dataset`: the raw rows if each can be decoded separately, otherwise the
+   blocks as tables with one episode per row.
+4. Train rows: one flat column per array, from `OfflinePreLearner`, which decodes the rows of the data set to blocks
+   again and applies the learner pipeline.
+5. `TrainBatch`: nested tensors per module, from `training.batch_readers`.
+
+To follow one format, start at its class: `table.TableFormat` for tables of steps, `native.EpisodeFormat` for episodes
+of `runner`, and `other_libraries` for RLlib, D4RL and Minari.
 """
 
 from __future__ import annotations
