@@ -65,7 +65,7 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
     level: float,
     num_resamples: int,
     fitted_q: FittedQConfig,
-    make_inputs: Callable[[ColumnBlock], ModuleInputs] | None = None,
+    make_inputs: Callable[[ColumnBlock], ModuleInputs],
 ) -> dict[str, PolicyEstimate]:
     """Estimate the expected discounted return of a module's policy.
 
@@ -81,8 +81,8 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
         level: nominal coverage of the intervals.
         num_resamples: number of bootstrap resamples.
         fitted_q: configuration of the model.
-        make_inputs: computes the columns that the modules read (the learner pipeline's, with its bootstrap rows), or
-            None for the recorded observations. Action values are also fitted to its `obs`.
+        make_inputs: computes the columns that the module reads (the learner pipeline's, with its bootstrap rows).
+            Action values are also fitted to its `obs`.
 
     Returns:
         Method -> estimate.

@@ -59,13 +59,13 @@ class BlockReader:
 
     Attributes:
         module: the target policy.
-        make_inputs: computes the columns that modules read. None uses the recorded observations.
+        make_inputs: computes the columns that the module reads.
         needs_ratios: whether a method needs ratios of probabilities.
         needs_model: whether a method needs action values.
     """
 
     module: RLModule
-    make_inputs: Callable[[ColumnBlock], ModuleInputs] | None
+    make_inputs: Callable[[ColumnBlock], ModuleInputs]
     needs_ratios: bool
     needs_model: bool
 
@@ -112,8 +112,7 @@ class BlockReader:
 
     def _inputs(self, block: ColumnBlock) -> ModuleInputs:
         device, num_rows = device_of(self.module), block.num_rows + len(block)
-        raw = self.make_inputs(block) if self.make_inputs else {OBS: block.columns[OBS]}
-        inputs = {name: _to_tensors(column, device) for name, column in raw.items()}
+        inputs = {name: _to_tensors(column, device) for name, column in self.make_inputs(block).items()}
         for name, column in inputs.items():
             if nested.row_count(column) != num_rows:
                 raise ValueError(f"make_inputs must return {num_rows} rows of {name}, got {nested.row_count(column)}")

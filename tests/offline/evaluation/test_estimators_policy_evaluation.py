@@ -42,7 +42,7 @@ class TablePolicy(RLModule):
 
 def _evaluate(blocks: Any, module: RLModule, **options: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"methods": tuple(RATIO_METHODS), "level": 0.95, "num_resamples": 200}
-    arguments |= {"fitted_q": FITTED_Q} | options
+    arguments |= {"fitted_q": FITTED_Q, "make_inputs": lambda own: {"obs": own.columns["obs"]}} | options
     return evaluate_policy(blocks, module, GAMMA, np.random.default_rng(0), **arguments)
 
 

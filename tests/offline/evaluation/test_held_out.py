@@ -115,6 +115,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
             0.8,
             1000,
             held_out_of(*PPO, *held_out)._fitted_q,
+            lambda block: {"obs": block.columns["obs"]},
         )
         again = without_times(trainer.evaluator.evaluate_offline(trainer.parts))
     result = lines[-1]
