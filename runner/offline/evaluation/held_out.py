@@ -62,7 +62,7 @@ class HeldOutEvaluation:
 
     Args:
         config: the experiment; `offline.input_...` configures how data are read.
-        parts: module and pipelines used only by this evaluation.
+        built: module and pipelines used only by this evaluation.
         loss: loss used only by this evaluation.
         of_module: agent whose episodes are read, in multi-agent experiments.
 
@@ -74,7 +74,7 @@ class HeldOutEvaluation:
     def __init__(
         self, config: ExperimentConfig, built: BuiltModule, loss: Loss, of_module: ModuleAgents | None = None
     ) -> None:
-        self._config, self._parts, self._loss = config, built, loss
+        self._config, self._built, self._loss = config, built, loss
         self._gamma = built.spec.algorithm.gamma
         self._stream_name = _STREAM if of_module is None else f"{_STREAM}/{'+'.join(of_module.agents)}"
         evaluation = config.evaluation
@@ -116,8 +116,8 @@ class HeldOutEvaluation:
             RunFailure: the fitted action values are not finite.
         """
         self._take_over(learners_state, shared_state, num_env_steps)
-        loss = MeanLoss(self._module, self._loss, self._parts.learner)
-        recorded = _Recorded(self._gamma)
+        loss = MeanLoss(self._module, self._loss, self._built.learner)
+        recorded = _RecordedReturns(self._gamma)
         estimates: dict[str, PolicyEstimate] = {}
         with self._torch_stream_kept(), _naming_data_keys():
             blocks = self._read(loss, recorded)
@@ -137,16 +137,16 @@ class HeldOutEvaluation:
     def _take_over(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> None:
-        learner_state = learners_state["learners"][self._parts.spec.module_id]
+        learner_state = learners_state["learners"][self._built.spec.module_id]
         self._module.load_state_dict({name: torch.as_tensor(value) for name, value in learner_state["module"].items()})
-        self._loss.set_state(learner_state["modules"][self._parts.spec.module_id]["loss"])
+        self._loss.set_state(learner_state["modules"][self._built.spec.module_id]["loss"])
         self._loss.use_stream(self._stream("loss"))
         self._loss.before_update(num_env_steps)
-        self._parts.learner.set_state(learners_state["pipelines"][self._parts.spec.module_id])
-        self._parts.learner.give_streams(lambda name, position: self._stream(name, position))
-        self._parts.env_to_module.set_state(shared_state.get(self._parts.spec.module_id, {}))
+        self._built.learner.set_state(learners_state["pipelines"][self._built.spec.module_id])
+        self._built.learner.give_streams(lambda name, position: self._stream(name, position))
+        self._built.env_to_module.set_state(shared_state.get(self._built.spec.module_id, {}))
 
-    def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
+    def _read(self, loss: MeanLoss, recorded: _RecordedReturns) -> Iterator[ColumnBlock]:
         """Yield all episodes with observations as the policy sees them, and add them to the statistics."""
         for block in self._source.blocks():
             end_overdue_evaluation()
@@ -157,7 +157,7 @@ class HeldOutEvaluation:
             yield held
 
     def _held(self, block: ColumnBlock) -> ColumnBlock:
-        return with_held_observations(writable(block), self._parts.env_to_module, self._module)
+        return with_held_observations(writable(block), self._built.env_to_module, self._module)
 
     def _estimates(self, blocks: Iterable[ColumnBlock]) -> dict[str, PolicyEstimate]:
         evaluation = self._config.evaluation
@@ -193,7 +193,7 @@ class HeldOutEvaluation:
 
     def _check(self, block: ColumnBlock) -> None:
         """Reject data whose first episodes show that the evaluation would fail or be wrong."""
-        check_action_units(self._config, self._source, self._parts.spec.action_space)
+        check_action_units(self._config, self._source, self._built.spec.action_space)
         problems = [self._find_missing_columns(block), self._find_missing_states(block)] if self._has_loss else []
         if self._methods:
             problems += [self._find_no_trajectories(), self._find_no_distribution(), self._find_missing_logp(block)]
@@ -201,7 +201,7 @@ class HeldOutEvaluation:
         if found:
             raise ConfigError(found)
         if self._has_loss:
-            check_trajectories(self._source, self._parts.learner, self._module)
+            check_trajectories(self._source, self._built.learner, self._module)
         if self._methods:
             check_methods(self._methods, self._module)
             check_block(block, self._needs_ratios)
@@ -211,7 +211,7 @@ class HeldOutEvaluation:
                 reader = BlockReader(self._module, self._make_inputs, self._needs_ratios, needs_model=False)
                 reader.read(held)
             if self._has_loss:
-                MeanLoss(self._module, self._loss, self._parts.learner).add(held)
+                MeanLoss(self._module, self._loss, self._built.learner).add(held)
 
     @property
     def _needs_ratios(self) -> bool:
@@ -219,7 +219,7 @@ class HeldOutEvaluation:
 
     def _find_missing_columns(self, block: ColumnBlock) -> Problem | None:
         """Find model outputs that the loss and the learner pipeline need but the episodes lack."""
-        connectors = list(self._parts.learner.single_connectors())
+        connectors = list(self._built.learner.single_connectors())
         read = [
             *self._loss.reads,
             *self._module.learner_inputs,
@@ -231,7 +231,7 @@ class HeldOutEvaluation:
             if not isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
             for name in Requirements.of(connector).writes
         }
-        needed = [name for name in dict.fromkeys(read) if name in self._parts.recorded and name not in made]
+        needed = [name for name in dict.fromkeys(read) if name in self._built.recorded and name not in made]
         missing = [name for name in needed if name not in block.columns]
         if not missing:
             return None
@@ -285,7 +285,7 @@ class HeldOutEvaluation:
         )
 
 
-class _Recorded:
+class _RecordedReturns:
     """Counts and returns of the recorded episodes."""
 
     def __init__(self, gamma: float) -> None:
