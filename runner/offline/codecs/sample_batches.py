@@ -33,6 +33,7 @@ from runner.offline.codecs.trajectories import (
 )
 from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import ByteStream
+from runner.offline.files.raw_rows import RawTable
 
 MAX_TABLE_BYTES = 2**24
 _READ_BYTES = 2**20
@@ -64,7 +65,7 @@ def recognises_schema(schema: pa.Schema) -> bool:
 
 def read_tables(
     stream: ByteStream, place: DataLocation | None = None, max_bytes: int = MAX_TABLE_BYTES
-) -> Iterator[tuple[DataLocation, pa.Table]]:
+) -> Iterator[RawTable]:
     """Yield the lines of a JSON file as tables of about `max_bytes` of text, with the location of the first line.
 
     Raises:
@@ -315,7 +316,7 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def _parse(lines: Sequence[bytes], place: DataLocation) -> Iterator[tuple[DataLocation, pa.Table]]:
+def _parse(lines: Sequence[bytes], place: DataLocation) -> Iterator[RawTable]:
     """Yield one table per run of lines whose columns have equal types.
 
     Python parses the lines: pyarrow 25 crashes the process if a line is not an object (`null`), and returns arrays of
@@ -347,11 +348,11 @@ def _parse(lines: Sequence[bytes], place: DataLocation) -> Iterator[tuple[DataLo
         yield _as_table(run, place.at(first))
 
 
-def _as_table(batches: list[dict[str, Any]], place: DataLocation) -> tuple[DataLocation, pa.Table]:
+def _as_table(batches: list[dict[str, Any]], place: DataLocation) -> RawTable:
     columns = {}
     for name in batches[0]:
         try:
             columns[name] = pa.array([batch[name] for batch in batches])
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise data_error(f"the values have different types: {error!s:.200}", place.of(name)) from None
-    return place, pa.table(columns)
+    return pa.table(columns), place

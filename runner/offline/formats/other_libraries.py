@@ -155,7 +155,6 @@ class SampleBatchReader:
         for path in self.files.paths:
             try:
                 with self.files.open_stream(path) as stream:
-                    for place, table in sample_batches.read_tables(stream, DataLocation(path, 0, unit="line")):
-                        yield table, place
+                    yield from sample_batches.read_tables(stream, DataLocation(path, 0, unit="line"))
             except OSError as error:
                 raise data_error(f"a JSON file cannot be read: {first_line(error)}", DataLocation(path)) from None

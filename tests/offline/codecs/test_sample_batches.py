@@ -63,7 +63,7 @@ def lines(*batches: Any) -> bytes:
 
 
 def read(content: bytes, counts: ReadCounts | None = None) -> ColumnBlock:
-    ((place, table),) = read_tables(io.BytesIO(content), DataLocation("out.json", unit="line"))
+    ((table, place),) = read_tables(io.BytesIO(content), DataLocation("out.json", unit="line"))
     return decode(table, place, counts)
 
 
@@ -195,9 +195,9 @@ def test_tables_of_bounded_size_with_their_first_line() -> None:
     content = lines(*(batch(0, 3, eps_id) for eps_id in range(10)))
     size = content.index(b"\n") + 1
     tables = list(read_tables(io.BytesIO(content), DataLocation("out.json", unit="line"), max_bytes=3 * size))
-    assert [(place.row, table.num_rows) for place, table in tables] == [(0, 3), (3, 3), (6, 3), (9, 1)]
+    assert [(place.row, table.num_rows) for table, place in tables] == [(0, 3), (3, 3), (6, 3), (9, 1)]
     whole = read_tables(io.BytesIO(content + b"\n\n"), max_bytes=1 << 30)
-    assert [table.num_rows for _, table in whole] == [10]
+    assert [table.num_rows for table, _ in whole] == [10]
     assert list(read_tables(io.BytesIO(b"\n \n"))) == []
 
 
@@ -205,13 +205,13 @@ def test_lines_longer_than_what_is_read_at_once() -> None:
     content = lines(batch(0, 60_000), batch(60_000, 60_001, end="T"))
     assert len(content) > 2**22
     tables = list(read_tables(io.BytesIO(content), max_bytes=1))
-    assert [table.num_rows for _, table in tables] == [1, 1]
+    assert [table.num_rows for table, _ in tables] == [1, 1]
 
 
 def test_columns_that_change_their_type_are_tables_of_their_own() -> None:
     mixed = lines(batch(0, 2), batch(2, 4, obs=pack(np.zeros((2, 2)))), batch(4, 6, end="T"))
     tables = list(read_tables(io.BytesIO(mixed)))
-    assert [(place.row, decode(table).num_rows) for place, table in tables] == [(0, 2), (1, 2), (2, 2)]
+    assert [(place.row, decode(table).num_rows) for table, place in tables] == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_tables_with_a_batch_a_row() -> None:
@@ -232,7 +232,7 @@ def test_the_last_of_two_columns_of_one_name_counts() -> None:
 
 
 def decode_all(content: bytes) -> list[ColumnBlock]:
-    return [decode(table, place) for place, table in read_tables(io.BytesIO(content), PLACE)]
+    return [decode(table, place) for table, place in read_tables(io.BytesIO(content), PLACE)]
 
 
 def assert_refused(content: bytes, *words: str) -> None:
