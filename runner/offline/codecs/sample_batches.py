@@ -113,13 +113,12 @@ def decode(
             what = f"the column {name} of a SampleBatch is missing"
             raise data_error(what, place, got=", ".join(table.column_names), nearest=near)
     reader = _BatchReader(table, place)
-    rewards = reader.numbers(REWARDS)
-    check_rewards(rewards, lambda step: place.at(reader.batch_of(step)).of(REWARDS))
+    check_rewards(reader.rewards, lambda step: place.at(reader.batch_of(step)).of(REWARDS))
     is_terminated = reader.flags("terminateds") if reader.has("terminateds") else reader.flags("dones")
     columns = {
         OBS: reader.column(OBS),
         ACTIONS: reader.column(ACTIONS),
-        REWARDS: rewards.astype(np.float64, copy=False),
+        REWARDS: reader.rewards.astype(np.float64, copy=False),
     }
     for name in table.column_names:
         if name not in _OWN | _LEFT_OUT and not _PER_SEQUENCE.fullmatch(name) and reader.has(name):
@@ -142,19 +141,24 @@ def decode(
 
 
 class _BatchReader:
-    """Reads the columns of batches with R steps in total."""
+    """Reads the columns of batches with R steps in total.
+
+    Attributes:
+        rewards: (R,) numbers.
+        sizes: steps of each batch.
+    """
 
     def __init__(self, table: pa.Table, place: DataLocation) -> None:
         self._table, self._place = table, place
-        self._sizes: npt.NDArray[np.int64] | None = None  # steps of each batch
-        self._sized_by = ""
+        rewards, self.sizes = self._read(REWARDS)
+        self.rewards = self._as_numbers(rewards, REWARDS)
 
     def has(self, name: str) -> bool:
         """Return whether the batches have this column."""
         return name in self._table.column_names and self._table[name].null_count < self._table.num_rows
 
-    def column(self, name: str) -> Column:
-        """Return the column (R, ...)."""
+    def _read(self, name: str) -> tuple[Column, npt.NDArray[np.int64]]:
+        """Return the column with the rows of all batches, and the number of rows of each batch."""
         column, place = self._table[name].combine_chunks(), self._place.of(name)
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
@@ -163,17 +167,29 @@ class _BatchReader:
             raise data_error("only some batches have this column", place.at(row))
         if first_packed(pa.chunked_array([column])) is not None:
             parts = [self._unpacked(text, place.at(row)) for row, text in enumerate(column.to_pylist())]
-            self._check_sizes(np.array([nested.row_count(part) for part in parts]), name)
-            return concatenate_alike(parts, "batches", place.at, ", as in the first")
+            sizes = np.array([nested.row_count(part) for part in parts], np.int64)
+            return concatenate_alike(parts, "batches", place.at, ", as in the first"), sizes
         if not is_list(column.type):
             raise data_error("expected a list with an item for each step", place, got=str(column.type))
-        self._check_sizes(column.value_lengths().to_numpy(zero_copy_only=False), name)
-        items = column.flatten()
-        return column_to_arrays(items, pa.field(name, items.type), DataLocation(place.file, None, name, unit="step"))
+        items, sizes = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+        place = DataLocation(place.file, None, name, unit="step")
+        return column_to_arrays(items, pa.field(name, items.type), place), sizes
+
+    def column(self, name: str) -> Column:
+        """Return the column (R, ...)."""
+        values, sizes = self._read(name)
+        wrong = np.flatnonzero(sizes != self.sizes)
+        if len(wrong):
+            row = int(wrong[0])
+            what, expected = "the columns of a batch must have the same length", f"{self.sizes[row]}, as in {REWARDS}"
+            raise data_error(what, self._place.at(row).of(name), got=f"{sizes[row]} steps", expected=expected)
+        return values
 
     def numbers(self, name: str) -> Array:
         """Return a column of numbers (R,)."""
-        values = self.column(name)
+        return self._as_numbers(self.column(name), name)
+
+    def _as_numbers(self, values: Column, name: str) -> Array:
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biuf":
             raise data_error("expected one number per step", self._place.of(name))
         return values
@@ -229,12 +245,6 @@ class _BatchReader:
             rows += [_without_none(info) if isinstance(info, dict) else {} for info in batch]
         return rows if any(rows) else None
 
-    @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """Steps of each batch."""
-        assert self._sizes is not None
-        return self._sizes
-
     def _unpacked(self, text: str | bytes, place: DataLocation) -> Column:
         value = unpack_value(text, place)
         try:
@@ -243,16 +253,6 @@ class _BatchReader:
         except (TypeError, ValueError) as error:
             raise data_error(f"a packed batch does not contain arrays: {error}", place) from None
         return column
-
-    def _check_sizes(self, sizes: npt.NDArray[Any], name: str) -> None:
-        if self._sizes is None:
-            self._sizes, self._sized_by = sizes.astype(np.int64), name
-        wrong = np.flatnonzero(sizes != self._sizes)
-        if len(wrong):
-            row = int(wrong[0])
-            expected = f"{int(self._sizes[row])}, as in {self._sized_by}"
-            what = "the columns of a batch must have the same length"
-            raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", expected=expected)
 
     def batch_of(self, step: int) -> int:
         """Return the batch of a step."""
