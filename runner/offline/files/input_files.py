@@ -76,19 +76,18 @@ def kind_of_head(head: bytes, kinds: Iterable[FileKind]) -> FileKind | str | Non
 
 
 FREE_BYTES = 2**26
-_OPTION = "input_max_unpacked_ratio"
-_ratio = OfflineConfig().input_max_unpacked_ratio
+_unpacked_ratio = OfflineConfig().input_max_unpacked_ratio
 
 
-def allow(ratio: float) -> None:
+def set_unpacked_ratio(ratio: float) -> None:
     """Set the ratio for all later reads of this process; the most recently opened data determine it."""
-    global _ratio
-    _ratio = ratio
+    global _unpacked_ratio
+    _unpacked_ratio = ratio
 
 
 def most_bytes(packed: int) -> int:
     """Return the maximum unpacked size of `packed` bytes."""
-    return FREE_BYTES + int(_ratio * packed)
+    return FREE_BYTES + int(_unpacked_ratio * packed)
 
 
 def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
@@ -100,7 +99,7 @@ def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
 def too_large(packed: int, place: DataLocation) -> DataError:
     """Return the error for packed bytes that unpack to too many bytes."""
     what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,} bytes and are not unpacked"
-    fix = f"raise offline.{_OPTION} (now {_ratio:g}) if you trust these data"
+    fix = f"raise offline.input_max_unpacked_ratio (now {_unpacked_ratio:g}) if you trust these data"
     return data_error(what, place, fix=fix)
 
 

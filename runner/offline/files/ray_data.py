@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 METHOD, KWARGS = "offline.input_read_method", "offline.input_read_method_kwargs"
-# Options of `runner` that work with every function: columns and rows to read.
+# Options of `runner` that work with every function: the columns and rows to read.
 OWN_OPTIONS = ("columns", "filter")
 _PICKLES = "allow_pickle"
-# They take an object instead of `input_`, or may run code named in a file.
+# Functions that are not supported: they take an object instead of `input_`, or may run code named in a file.
 _REFUSED = ("read_datasource", "read_zarr")
 
 

@@ -1,8 +1,8 @@
 """Episodes as `runner` records them: each row is an episode or a chunk of one.
 
 Ray Data and other tools drop the metadata of a table. The layout is then inferred from the column types, if each env
-step holds a number, a text or a list of these. Values with more dimensions are stored as bytes, which only the metadata
-describes.
+step holds a number, a string or a list of these. Values with more dimensions are stored as bytes, which only the
+metadata describes.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class RecordedSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        input_files.allow(self.config.input_max_unpacked_ratio)
+        input_files.set_unpacked_ratio(self.config.input_max_unpacked_ratio)
 
 
 def _digest(files: InputFiles) -> str:

@@ -84,7 +84,7 @@ def open_source(
 def open_raw_data(config: OfflineConfig) -> RawData:
     """Find the files of recorded data without detecting their format. Raises the errors of `open_source`."""
     _check_options(config)
-    input_files.allow(config.input_max_unpacked_ratio)
+    input_files.set_unpacked_ratio(config.input_max_unpacked_ratio)
     is_stream = isinstance(config.input_, Mapping)
     data = RawData(config, None if is_stream or is_read_by_ray(config) else _find_files(config))
     if data.files is None and not is_stream:
