@@ -96,7 +96,7 @@ def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
     recorded, equals the next row's observation. With ids and `t`, separate parts of an episode are joined.
     """
     num_rows = len(steps.is_terminated)
-    code = _codes(steps.episode_ids, num_rows)
+    code = np.zeros(num_rows, np.int64) if steps.episode_ids is None else number_ids(steps.episode_ids)
     follows = _follows(steps, code, counts)
     starts = np.flatnonzero(~follows)
     lengths = np.diff(np.append(starts, num_rows))
@@ -230,15 +230,15 @@ def content_id(steps: Steps, start: int, length: int) -> str:
     return digest.hexdigest()
 
 
-def _codes(ids: Array | None, num_rows: int) -> IntArray:
-    """Number each row's episode id (R,) by first appearance."""
-    if ids is None or not num_rows:
-        return np.zeros(num_rows, np.int64)
+def number_ids(ids: Array) -> IntArray:
+    """Number the ids (R,) by first appearance."""
+    if not len(ids):
+        return np.zeros(0, np.int64)
     changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # sort only the starts of long runs
     _, first, inverse = np.unique(ids[changes], return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return np.repeat(rank[inverse], np.diff(np.append(changes, num_rows)))
+    return np.repeat(rank[inverse], np.diff(np.append(changes, len(ids))))
 
 
 def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:

@@ -23,7 +23,7 @@ from runner.episodes.nested import Array
 from runner.offline.codecs.held_rows import HeldRows, IntArray, with_infos_and_agents
 from runner.offline.codecs.table_format import StepRows
 from runner.offline.codecs.table_schema import TableSchema
-from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
+from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, number_ids, rows_equal
 from runner.offline.files.data_error import DataLocation, data_error
 
 MAX_HELD_BYTES = 2**27
@@ -107,18 +107,15 @@ class TrajectoryAssembler:
             raise data_error(f"rows are inconsistent with earlier rows: {error}", self._place) from None
 
     def _by_id(self, rows: StepRows) -> IntArray:
-        encoded = rows.eps_ids.dictionary_encode()  # type: ignore[union-attr]
-        codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
-        keys: list[Any] = names
+        assert rows.eps_ids is not None
+        episodes = rows.eps_ids.dictionary_encode()
+        codes: IntArray = episodes.indices.to_numpy()
+        keys: list[Any] = episodes.dictionary.to_pylist()
         if rows.agent_ids is not None:
             agents = rows.agent_ids.dictionary_encode()
-            pairs = codes.astype(np.int64) * len(agents.dictionary) + agents.indices.to_numpy()
-            unique, first, codes = np.unique(pairs, return_index=True, return_inverse=True)
-            rank = np.argsort(np.argsort(first))
-            codes = rank[codes]
-            agent_names = agents.dictionary.to_pylist()
-            ordered = unique[np.argsort(first)].tolist()
-            keys = [(names[pair // len(agent_names)], agent_names[pair % len(agent_names)]) for pair in ordered]
+            codes = number_ids(codes.astype(np.int64) * len(agents.dictionary) + agents.indices.to_numpy())
+            first = pa.array(np.unique(codes, return_index=True)[1])
+            keys = list(zip(rows.eps_ids.take(first).to_pylist(), rows.agent_ids.take(first).to_pylist(), strict=True))
         numbers = np.array([self._number_of(key) for key in keys], np.int64)
         again = self._is_closed[numbers]
         if again.any():
