@@ -22,7 +22,7 @@ from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.module_building import build_modules, weights_of
 from runner.offline.reading.inspection import inspect_data
-from runner.offline.reading.source import open_env_episodes
+from runner.offline.reading.source import RecordedEnvEpisodes, open_with_all_agents
 from runner.offline.writing.recorder import Recorded
 from tests.rllink.conftest import EXPERIMENT, RawClient, wait_until
 from tests.rllink.test_tasks import CURRICULUM
@@ -116,8 +116,8 @@ def recorded_in(folder: Path) -> list[tuple[bool, int, EnvData]]:
     """Return (is_terminated, length, agents) of each env episode on disk."""
     if not list(folder.glob("*.parquet")):
         return []
-    found = open_env_episodes(OfflineConfig(input_=str(folder)))
-    assert found is not None
+    found = open_with_all_agents(OfflineConfig(input_=str(folder)))
+    assert isinstance(found, RecordedEnvEpisodes)
     envs: dict[str, tuple[bool, int, EnvData]] = {}
     for episodes in found.episodes():
         ends = zip(episodes.ids, episodes.is_terminated.tolist(), episodes.lengths.tolist(), strict=True)

@@ -18,7 +18,7 @@ from runner.episodes.nested import Array
 from runner.offline.codecs.layout import describe_space
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.recorded_source import Description, RecordedSource
-from runner.offline.reading.source import RecordedEnvEpisodes, open_env_episodes, open_source
+from runner.offline.reading.source import RecordedEnvEpisodes, open_with_all_agents
 
 NUM_FIRST_ROWS = 3
 MAX_COUNTED_VALUES = 64
@@ -136,8 +136,8 @@ def inspect_data(config: OfflineConfig) -> Inspection | AgentsInspection:
     Raises:
         DataError, ConfigError: see `open_source`.
     """
-    recorded = open_env_episodes(config)
-    return _inspect_source(open_source(config)) if recorded is None else _inspect_agents(recorded)
+    recorded = open_with_all_agents(config)
+    return _inspect_agents(recorded) if isinstance(recorded, RecordedEnvEpisodes) else _inspect_source(recorded)
 
 
 def _inspect_agents(recorded: RecordedEnvEpisodes) -> AgentsInspection:

@@ -70,18 +70,26 @@ def open_source(
             missing, or the first rows are damaged or do not fit the spaces.
         ConfigError: options are inconsistent, or a file system or function does not exist.
     """
-    data = open_raw_data(config)
+    data = _open_raw_data(config)
     if of_module is not None:
         data = data.of_module(of_module)
-    selection = replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module)
-    source = _source_of(data, selection, spaces or Spaces())
-    source.first_block()
-    if spaces is not None:
-        source.check_spaces(spaces.observation, spaces.action)
-    return source
+    return _source_of(data, replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module), spaces)
 
 
-def open_raw_data(config: OfflineConfig) -> RawData:
+def open_with_all_agents(config: OfflineConfig, spaces: Spaces | None = None) -> RecordedSource | RecordedEnvEpisodes:
+    """Open multi-agent env episodes with the episodes of all agents, and other data like `open_source`.
+
+    Raises:
+        DataError, ConfigError: see `open_source`.
+    """
+    data = _open_raw_data(config)
+    if data.files is None or data.files.kind not in EnvEpisodeFormat.kinds or not EnvEpisodeFormat.recognises(data):
+        return _source_of(data, Selection.of(config), spaces)
+    assert isinstance(data.reader, ParquetReader)
+    return RecordedEnvEpisodes(config, data.files, data.reader, layouts_of(data))
+
+
+def _open_raw_data(config: OfflineConfig) -> RawData:
     """Find the files of recorded data without detecting their format. Raises the errors of `open_source`."""
     _check_options(config)
     input_files.set_unpacked_ratio(config.input_max_unpacked_ratio)
@@ -104,14 +112,18 @@ def _find_files(config: OfflineConfig) -> InputFiles:
     return files
 
 
-def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> RecordedSource:
-    """Detect the format and read the recorded metadata."""
+def _source_of(data: RawData, selection: Selection, spaces: Spaces | None) -> RecordedSource:
+    """Detect the format, and check the recorded metadata and the first rows."""
     format_class = StreamFormat if isinstance(data.config.input_, Mapping) else find_format(data)
     reader = format_class.reader_of(data)
     _check_filter(data.config, format_class, reader)
     _check_flags(data.config, format_class, data.where)
-    found = format_class.open(data, selection, spaces)
-    return RecordedSource(data.config, found, data.files, reader)
+    found = format_class.open(data, selection, spaces or Spaces())
+    source = RecordedSource(data.config, found, data.files, reader)
+    source.first_block()
+    if spaces is not None:
+        source.check_spaces(spaces.observation, spaces.action)
+    return source
 
 
 def _check_options(config: OfflineConfig) -> None:
@@ -305,19 +317,6 @@ class RecordedEnvEpisodes:
             if name in table.column_names:
                 found |= dict.fromkeys(table[name].drop_null().unique().to_pylist())
         return list(found)
-
-
-def open_env_episodes(config: OfflineConfig) -> RecordedEnvEpisodes | None:
-    """Open `offline.input_` if it holds multi-agent env episodes; otherwise return None.
-
-    Raises:
-        DataError, ConfigError: see `open_source`.
-    """
-    data = open_raw_data(config)
-    if data.files is None or data.files.kind not in EnvEpisodeFormat.kinds or not EnvEpisodeFormat.recognises(data):
-        return None
-    assert isinstance(data.reader, ParquetReader)
-    return RecordedEnvEpisodes(config, data.files, data.reader, layouts_of(data))
 
 
 def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: DataLocation) -> EnvEpisodes:

@@ -17,7 +17,7 @@ from runner.offline.files.filesystems import Location
 from runner.offline.files.input_files import InputFiles
 from runner.offline.formats.recorded_format import Row
 from runner.offline.reading.recorded_source import RecordedSource
-from runner.offline.reading.source import RecordedEnvEpisodes, open_env_episodes, open_source
+from runner.offline.reading.source import RecordedEnvEpisodes, open_with_all_agents
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 
 
@@ -62,7 +62,7 @@ def convert(
         RunFailure: data cannot be written, or the number of rows on disk is wrong.
     """
     started = time.perf_counter()
-    source: RecordedSource | RecordedEnvEpisodes = open_env_episodes(config) or open_source(config, spaces)
+    source = open_with_all_agents(config, spaces)
     _check_apart(source.files, prepare_output(config), config.output_run_folders)
     writer = _writer_for(source, config, env_name)
     try:
