@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.conditions import EXIT_ASSERTION, Condition, parse_assertions
-from runner.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
+from runner.cli.conditions import Condition, parse_assertions
 from runner.cli.trained import Case, JudgedValue, Trained, TrainedRun, TrainedSweep, failure, write_report
 from runner.config.errors import ConfigError, Problem, RunnerError, UserError
+from runner.config.exit_codes import ExitCode
 from runner.interrupts import Budget, Interrupted, within
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
-
-EXIT_FINISHED, EXIT_BUDGET = 0, 4
 
 _DURATION = re.compile(r"(?=\d)(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?|(?P<seconds>\d+(?:\.\d+)?)")
 
@@ -42,12 +40,12 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
         with within(verdict.budget):
             code = train(verdict)
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except Interrupted as end:
         print(f"ended while the run started: {end}", file=sys.stderr, flush=True)
-        code = EXIT_INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except Exception as error:
-        verdict.conclude(error.exit_code if isinstance(error, RunnerError) else EXIT_FAILED, error)
+        verdict.conclude(error.exit_code if isinstance(error, RunnerError) else ExitCode.FAILED, error)
         raise
     return verdict.conclude(code)
 
@@ -132,25 +130,25 @@ class Verdict:
         """Check the assertions, print them, write the report.
 
         Args:
-            code: of the command itself.
+            code: exit code of training itself.
             error: the error that ended the command, or None.
 
         Returns:
-            The exit code: `EXIT_BUDGET` where the budget ended the command, `EXIT_ASSERTION` where it finished and an
-            assertion does not hold, else `code`.
+            The exit code of the command: `BUDGET` if the budget ended it, `ASSERTION` if it finished and an assertion
+            does not hold, else `code`.
         """
-        conditions = () if code == EXIT_MISTAKE else self._conditions
+        conditions = () if code == ExitCode.MISTAKE else self._conditions
         assertions = [Assertion(condition, self._trained.value_of(condition)) for condition in conditions]
-        if code == EXIT_INTERRUPTED and self._ended_by_budget:
-            code = EXIT_BUDGET
-        elif code == EXIT_FINISHED and not all(assertion.holds for assertion in assertions):
-            code = EXIT_ASSERTION
+        if code == ExitCode.INTERRUPTED and self._ended_by_budget:
+            code = ExitCode.BUDGET
+        elif code == ExitCode.FINISHED and not all(assertion.holds for assertion in assertions):
+            code = ExitCode.ASSERTION
         self._print(code, assertions)
         try:
             self._write_report([*self._cases(code, error), *(assertion.to_case() for assertion in assertions)])
         except OSError as fault:
             print(f"the report {self._report} cannot be written: {fault}", file=sys.stderr, flush=True)
-            return code or EXIT_FAILED
+            return code or ExitCode.FAILED
         return code
 
     @property
@@ -158,7 +156,7 @@ class Verdict:
         return self.budget is not None and self.budget.has_ended_it
 
     def _print(self, code: int, assertions: Sequence[Assertion]) -> None:
-        if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run prints it itself
+        if code == ExitCode.BUDGET and self._trained.kind == "sweep":  # a run prints it itself
             print(f"{self._early}; the same command continues the sweep")
         for assertion in assertions:
             print(f"assert {assertion.condition}: {assertion}", flush=True)
@@ -187,7 +185,7 @@ class Verdict:
         if error is not None:
             yield failure(self._trained.kind, str(error) or type(error).__name__, self._time_s)
         else:
-            early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
+            early = self._early if code in (ExitCode.INTERRUPTED, ExitCode.BUDGET) else None
             yield from self._trained.overall_cases(early, self._time_s)
         yield from self._trained.trial_cases()
 

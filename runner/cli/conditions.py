@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from runner.cli.arguments import UsageError
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.exit_codes import ExitCode
 from runner.config.metrics import producible_metrics
 from runner.config.rules import find_metric_problems
 from runner.config.schemas import ExperimentConfig
@@ -27,13 +28,10 @@ _CONDITION = re.compile(
 )
 
 
-EXIT_ASSERTION = 3
-
-
 class AssertionNotMet(RunFailure):
     """An `--assert` does not hold."""
 
-    exit_code = EXIT_ASSERTION
+    exit_code = ExitCode.ASSERTION
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,19 @@ from collections.abc import Iterable, Sequence
 
 from runner.cli.arguments import usage_of
 from runner.cli.verbs import COMMON, GROUPS, VERBS, VERSION, WORDS, CommandOption, subverbs_of
+from runner.config.exit_codes import ExitCode
 
 _WIDTH = 100
 _INDENT = "  "
 _WIDEST_NAME = 30
 EXIT_CODES = {
-    0: "finished",
-    1: "failed",
-    2: "the command line, the configuration or a file is wrong; no run was started",
-    3: "finished, but an --assert condition is not met",
-    4: "the --budget ran out before the end",
-    130: "interrupted (Ctrl-C, SIGTERM, SIGHUP); training writes a checkpoint first, also if its output pipe is closed",
-    141: "the reader of the output closed the pipe, as in `runner list | head`",
+    ExitCode.FINISHED: "finished",
+    ExitCode.FAILED: "failed",
+    ExitCode.MISTAKE: "the command line, the configuration or a file is wrong; no run was started",
+    ExitCode.ASSERTION: "finished, but an --assert condition is not met",
+    ExitCode.BUDGET: "the --budget ran out before the end",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); training writes a checkpoint first, also if its output pipe is closed",
+    ExitCode.BROKEN_PIPE: "the reader of the output closed the pipe, as in `runner list | head`",
 }
 
 

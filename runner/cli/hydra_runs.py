@@ -13,12 +13,13 @@ from pathlib import Path
 
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
-from runner.cli.main import EXIT_INTERRUPTED, report_error
+from runner.cli.main import report_error
 from runner.cli.new_runs import train_in
 from runner.compat.hydra_loader import LAUNCHER_LOGGER, hydra_main_with
 from runner.config.compose import compose_experiment, prepare_hydra
 from runner.config.composition_rules import COMPOSITION_RULES
 from runner.config.errors import RunnerError, UserError
+from runner.config.exit_codes import ExitCode
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.schemas import ExperimentConfig
@@ -72,8 +73,8 @@ class _SweptRun:
         except RunnerError as error:
             report_error(error, self.arguments.is_debugging)
             raise _RunFailedError(error.exit_code) from None
-        if code == EXIT_INTERRUPTED:
-            raise SystemExit(EXIT_INTERRUPTED)  # no further runs of the sweep
+        if code == ExitCode.INTERRUPTED:
+            raise SystemExit(ExitCode.INTERRUPTED)  # no further runs of the sweep
         if code:
             raise _RunFailedError(code)
         return _objective(config, run_dir)

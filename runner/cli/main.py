@@ -15,13 +15,10 @@ from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
 from runner.cli.verbs import CANDIDATES, DEFAULT_VERB, HELP, VERBS, VERSION, subverbs_of
 from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import RunnerError
+from runner.config.exit_codes import ExitCode
 from runner.config.paths import runner_version
 from runner.interrupts import Interrupted
 
-EXIT_FAILED = 1
-EXIT_MISTAKE = 2
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 _LOG_FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"
 
 
@@ -31,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_standard_streams()
     code = _run_reported(texts)
     if is_output_lost() and code == 0 and not _is_training(texts):
-        return EXIT_FAILED
+        return ExitCode.FAILED
     return code
 
 
@@ -45,12 +42,12 @@ def _run_reported(argv: list[str]) -> int:
         return error.exit_code
     except Interrupted as end:
         print(f"interrupted by {end}, before the end; no result was written", file=sys.stderr, flush=True)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:  # `runner list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
 
 
 def _is_training(argv: Sequence[str]) -> bool:
@@ -62,7 +59,7 @@ def _run(argv: list[str]) -> int:
     text = _text_asked_for(argv)
     if text is not None:
         print(text, end="")
-        return 0 if argv else EXIT_MISTAKE
+        return 0 if argv else ExitCode.MISTAKE
     arguments = parse_arguments(argv)
     with _output_as_asked_for(arguments):
         if _names_run(arguments):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.output_files import check_new_file, write_file
 from runner.config.errors import Problem, UserError
+from runner.config.exit_codes import ExitCode
 from runner.config.paths import check_folder
 from runner.tracking.known_run import NotLoggedError, add_artifacts, has_mlflow_run
 
@@ -133,7 +133,7 @@ def _watch(folder: Path, arguments: Arguments) -> int:
     with _open_server(FollowedFolder(folder, followed.page), port) as server:
         print(f"page     {server.url}", f"follows  {folder}, until Ctrl-C", sep="\n", flush=True)
         server.serve_until_interrupted()
-    return EXIT_INTERRUPTED
+    return ExitCode.INTERRUPTED
 
 
 def _open_server(followed: FollowedFolder, port: int) -> WatchServer:

@@ -15,10 +15,10 @@ import numpy as np
 
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
-from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.validate import check_experiments
 from runner.config.compose import SWEEP_DIGEST, compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.exit_codes import ExitCode
 from runner.config.fields import adapted_names
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
@@ -95,7 +95,7 @@ def _run(
     if is_over or is_interrupted():  # the budget may be used up
         display.start(folder)
         display.finish(folder, is_interrupted=not is_over)
-        return 0 if is_over else EXIT_INTERRUPTED
+        return ExitCode.FINISHED if is_over else ExitCode.INTERRUPTED
     return run_sweep(space, configs, folder, arguments.config_dir, display)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class LibraryChangedError(Exception):
     """An installed library lacks a private name that `runner` uses."""
 
-    exit_code = 1
+    exit_code = 1  # `ExitCode.FAILED`, which is in a higher layer
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from runner.config.exit_codes import ExitCode
+
 _LINE_WIDTH = 110
 _INDENT = " " * 17
 # Minimum length of a name that is searched for within other names.
@@ -37,7 +39,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 class RunnerError(Exception):
     """An error that ends the process with a message and `exit_code` instead of a stack trace."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Problem:
 class UserError(RunnerError):
     """The user's mistake: a wrong command line, configuration or file."""
 
-    exit_code = 2
+    exit_code = ExitCode.MISTAKE
 
     def __init__(self, problem: Problem | str) -> None:
         self.problem = problem if isinstance(problem, Problem) else Problem(problem)

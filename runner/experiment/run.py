@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.exit_codes import ExitCode
 from runner.config.user_code import problem_of
 from runner.experiment.checkpointing import check_storable
 from runner.experiment.run_records import RunRecords, Status
@@ -22,8 +23,6 @@ from runner.rllink.announcement import external_text
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer
-
-EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class Run:
             status = "interrupted"
             self._records.stop_waiting()
             self._records.finish("interrupted", "second interrupt; the last checkpoint is kept")
-        return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
+        return ExitCode.FINISHED if status == "finished" else ExitCode.INTERRUPTED
 
     def begin(self) -> None:
         """Show what will run, before the first iteration."""

@@ -17,6 +17,7 @@ import ray
 from ray import tune
 
 from runner.cluster import connected
+from runner.config.exit_codes import ExitCode
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
@@ -32,7 +33,6 @@ from runner.tracking.mlflow_tracker import RunStatus
 
 _SCRATCH = ".tune-"
 _MOST_WAITING = 1000
-EXIT_FINISHED, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # no episode may have ended in the first iterations
@@ -78,8 +78,8 @@ def run_sweep(
         stack.callback(lambda: display.finish(folder, is_interrupted=sweep.status == "KILLED"))
         sweep.run()
     if sweep.status == "KILLED":
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if any(trial.status == "failed" for trial in folder.trials) else EXIT_FINISHED
+        return ExitCode.INTERRUPTED
+    return ExitCode.FAILED if any(trial.status == "failed" for trial in folder.trials) else ExitCode.FINISHED
 
 
 class _Sweep:
