@@ -13,13 +13,14 @@ from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.exit_codes import ExitCode
 from runner.config.user_code import problem_of
 from runner.experiment.checkpointing import check_storable
-from runner.experiment.run_records import RunRecords, Status
+from runner.experiment.run_records import RunRecords
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
 from runner.locks import FolderLost
 from runner.plans import Result
 from runner.plans.item_state import UnstorableItem
 from runner.rllink.announcement import external_text
+from runner.tracking.headline import Status
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer

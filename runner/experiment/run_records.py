@@ -2,60 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from runner.checkpoints import CheckpointFolder, read_manifest
-from runner.checkpoints.checkpoint import origin_of
-from runner.checkpoints.folder import module_sources
-from runner.config.algorithms import algorithm_name
-from runner.config.blocks import ASYNC
+from runner.checkpoints import CheckpointFolder
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans.compilation import COMPILE_AUTO, compiles
 from runner.config.plans.needs import needs_of
-from runner.config.plans.training_ratio import describe_updates, find_few_updates
-from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
 from runner.config.signatures import prepare_key
-from runner.experiment.mlflow_runs import (
-    continued_run,
-    experiment_name_of,
-    find_store,
-    information_tags,
-    known_run,
-    mlflow_settings,
-    run_name_of,
-)
+from runner.experiment.run_facts import run_facts, starting_text
 from runner.experiment.run_folder import RunFolder, check_unused
+from runner.experiment.run_tracking import RunTracking
 from runner.experiment.stop_criteria import fewest_episodes
 from runner.interrupts import Interrupted
 from runner.learners.compile_obstacle import find_compile_obstacle
 from runner.locks import FolderLost
 from runner.tracking.display import DisplayInfo, LoggedDisplay
 from runner.tracking.display_modes import make_display
-from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from runner.tracking.headline import (
     ENV_STEPS,
     EVALUATION_RETURN,
     RETURN,
     ROWS_READ,
     RunSummary,
+    Status,
     resume_command,
     summary_lines,
 )
-from runner.tracking.mlflow_tracker import MLflowTracker, RunStatus
 from runner.tracking.progress_log import ProgressLog, write_result
-from runner.tracking.run_info import flatten_parameters, run_info
+from runner.tracking.run_info import run_info
 from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's driver process does not import torch
@@ -64,52 +47,17 @@ if TYPE_CHECKING:  # a sweep's driver process does not import torch
     from runner.plans.run_parts import RunParts
     from runner.storage.uploads import Uploads
 
-Status = Literal["finished", "failed", "interrupted"]
-
 _RESTARTED = {
     NUM_RESTARTS: "env runner",
     NUM_ENV_RESTARTS: "sub-environment",
     "fault_tolerance/num_learner_restarts": "learner",
 }
-_log = logging.getLogger(__name__)
-
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  # result before the first iteration
-# Longest waits at the end of a run: for the run's id from MLflow, and for MLflow to write everything.
-_MLFLOW_PATIENCE_S, _SHORT_PATIENCE_S = 30.0, 1.0
-_MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-
-
-def _names_of_algorithms(config: ExperimentConfig) -> str:
-    """Return the name of the run's algorithm, and the names of algorithms of single modules."""
-    names = {key: algorithm_name(algorithm) for key, algorithm in config.algorithms.items()}
-    own = {key.split(".")[2]: name for key, name in names.items() if key != "algorithm"}
-    return ", ".join([names["algorithm"], *(f"{name} for {module_id}" for module_id, name in own.items())])
-
-
-def _data_source(config: ExperimentConfig) -> str:
-    if ENV_RUNNERS not in needs_of(config):
-        source = config.offline.input_ or config.offline.offline_data_class
-        return f"recorded data in {', '.join(source) if isinstance(source, list) else source}"
-    if config.env.is_external:
-        return "external simulators"
-    runners, num_envs = config.env_runners, config.env_runners.num_envs_per_env_runner
-    copies = "1 copy" if num_envs == 1 else f"{num_envs} copies"
-    if runners.max_env_runners:
-        count = _range_text(runners.min_env_runners, runners.max_env_runners)
-        return f"{count} env runner{'' if count == '1' else 's'} with {copies} each"
-    is_apart = runners.gym_env_vectorize_mode == ASYNC
-    return f"{copies}, each in a process" if is_apart else f"{copies} in this process"
-
-
-def _range_text(fewest: int, most: int) -> str:
-    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 class RunRecords:
     """The files, the tracking and the display of one run.
-
-    MLflow's process starts immediately and gets ready while the experiment is built.
 
     Args:
         config: configuration of the experiment.
@@ -122,9 +70,6 @@ class RunRecords:
         UserError: the run dir contains a run, or cannot be written.
     """
 
-    _mlflow_status: RunStatus = "FAILED"  # of a run that ends without `finish`
-    _patience_s = _MLFLOW_PATIENCE_S
-
     def __init__(
         self,
         config: ExperimentConfig,
@@ -133,7 +78,7 @@ class RunRecords:
         last_result: Result,
         start_time_s: float,
     ) -> None:
-        composed, resume_from, is_trusted = provenance.composed, provenance.checkpoint, provenance.is_trusted
+        composed, resume_from = provenance.composed, provenance.checkpoint
         self.run_dir = run_dir = folder.path
         self._folder = folder
         self.last_result: Result = dict(last_result)
@@ -150,42 +95,26 @@ class RunRecords:
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
         self._display = LoggedDisplay(make_display(config.tracking.display))  # type: ignore[arg-type]
-        self._uploads = _start_uploads(config, run_dir, resume_from, self._display.note)
-        self._known_run = {}
-        if resume_from is not None and config.tracking.mlflow:
-            self._known_run = continued_run(resume_from.parent.parent, self._display.note, is_trusted)
-        is_own = resume_from is None or is_trusted or origin_of(read_manifest(resume_from)) is None
-        self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
-        self._further = self._start_further_trackers(is_own)
-        self._tracker = self._start_tracker(start_time_s)
+        num_env_steps, note = int(last_result.get(ENV_STEPS) or 0), self._display.note
+        self._uploads = _start_uploads(config, run_dir, resume_from, note)
+        self._tracking = RunTracking(config, provenance, run_dir, self._info, num_env_steps, start_time_s, note)
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint, self._is_held)
         self._checkpoint: Path | None = None
         self._started = time.perf_counter()
 
     def __enter__(self) -> RunRecords:
-        config = self._config
-        num_evaluating = config.evaluation.evaluation_num_env_runners
-        num_remote = config.env_runners.max_env_runners + num_evaluating
-        if RECORDED_DATA in needs_of(config):  # the trainer reports when it has found the data
-            return self
-        if num_remote and config.engine != "inline":  # nothing else is shown until they have started
-            number = _range_text(config.env_runners.min_env_runners + num_evaluating, num_remote)
-            self._display.note(f"starting {number} env runner{'' if num_remote == 1 else 's'} ...")
+        if text := starting_text(self._config):  # nothing else is shown until they have started
+            self._display.note(text)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, (Interrupted, KeyboardInterrupt)):  # before training began
-            self._mlflow_status = "KILLED"
+            self._tracking.status = "interrupted"
         self._give_up_uploads()
         self._progress.close()
-        self._further.close()
         self._display.finish([])
-        warning = self._tracker.finish(self._mlflow_status, self._patience_s) if self._tracker else None
-        if warning:
-            _log.warning("%s", warning)
-            with suppress(OSError):  # the terminal is closed
-                print(warning, file=sys.stderr, flush=True)
+        self._tracking.close()
 
     # -- training -------------------------------------------------------------------------------------------------
 
@@ -213,8 +142,7 @@ class RunRecords:
             obstacle = find_compile_obstacle() if self._config.learners.compile == COMPILE_AUTO else None
             text = "the first update compiles, which takes seconds to a minute ..."
             self._display.note(text if obstacle is None else f"updates are not compiled: {obstacle}")
-        if self._tracker is not None:
-            self._tracker.log_data_sets(data_sets)
+        self._tracking.log_data_sets(data_sets)
 
     def add(self, result: Result) -> None:
         """Record an iteration."""
@@ -229,9 +157,7 @@ class RunRecords:
         value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
-        self._further.log(result)
-        if self._tracker is not None:
-            self._tracker.log_metrics(int(result[ENV_STEPS] or 0), result)
+        self._tracking.log(result)
 
     def write_files(self, parts: RunParts, is_final: bool = False) -> None:
         """Write the files of parts that have new content."""
@@ -286,27 +212,25 @@ class RunRecords:
         except RunnerError as error:
             self._display.note(f"iteration {trainer.training_iteration} was not recorded as a video: {error}")
             return
-        if self._tracker is not None:
-            for path in paths:
-                self._tracker.log_artifact(path, "videos")
+        for path in paths:
+            self._tracking.log_artifact(path, "videos")
 
     def finish(self, status: Status, reason: str) -> None:
         """Write result.json and show how the run ended."""
-        self._mlflow_status = _MLFLOW_STATUS[status]
+        self._tracking.status = status
         newest, best = self._checkpoint or self._resume_from, self._checkpoints.best()
         result = {
             **self.last_result,
             "status": status,
             "stop_reason": reason,
-            "mlflow_run_id": self._tracker.run_id(self._patience_s) if self._tracker else None,
+            "mlflow_run_id": self._tracking.run_id(),
             "checkpoint": None if newest is None else str(newest),
             "best_checkpoint": str(best[0]) if best else None,
         }
         # Report the failure of the run, not an error while writing this file.
         with suppress(*([RunFailure] if status == "failed" else [])), self._folder.writing():
             write_result(self.run_dir / "result.json", result)
-        if self._tracker is not None:
-            self._tracker.log_artifact(self.run_dir / "result.json")
+        self._tracking.log_artifact(self.run_dir / "result.json")
         lines = summary_lines(self._summary(status, reason, newest))
         if self._uploads is not None:
             self._uploads.finish(self._checkpoints.prune)
@@ -317,7 +241,7 @@ class RunRecords:
 
     def stop_waiting(self) -> None:
         """Cancel all uploads, and do not wait for MLflow, whose process continues to write."""
-        self._patience_s = _SHORT_PATIENCE_S
+        self._tracking.stop_waiting()
         self._give_up_uploads()
 
     def _give_up_uploads(self) -> None:
@@ -339,26 +263,10 @@ class RunRecords:
     # -- summaries -----------------------------------------------------------------------------------------------------
 
     def _display_info(self, trainer: Trainer) -> DisplayInfo:
-        config, loaded, replay = self._config, trainer.loaded_modules, trainer.replay_memory
-        facts = {
-            "environment": f"{config.env.name}, {_data_source(config)}",
-            "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
-            "run dir": str(self.run_dir),
-        }
-        if updates := describe_updates(config):
-            facts["updates"] = updates
-        if warning := find_few_updates(config):
-            facts["warning"] = warning
-        if self._uploads is not None:
-            facts["upload to"] = self._uploads.url
-        for one in loaded:
-            name = "module" if len(loaded) == 1 else f"module {one.module_id}"
-            facts[name] = str(one)
-        for buffer in replay:
-            facts["replay" if len(replay) == 1 else f"replay {buffer.name}"] = str(buffer)
+        config, url = self._config, None if self._uploads is None else self._uploads.url
         return DisplayInfo(
             title=config.experiment_name or "",
-            facts=facts,
+            facts=run_facts(config, self.run_dir, url, trainer.loaded_modules, trainer.replay_memory),
             stop=config.stop,
             fewest_episodes=fewest_episodes(config),
             initial=self._first_result,
@@ -383,52 +291,9 @@ class RunRecords:
             best_return=self._best_return,
             evaluation_return=self.last_result.get(EVALUATION_RETURN),
             checkpoint=newest,
-            tracking_uri=self._store.tracking_uri if self._store else None,
+            tracking_uri=self._tracking.uri,
             resume_command=None if newest is None else resume_command(self.run_dir if self._checkpoint else newest),
         )
-
-    # -- MLflow ----------------------------------------------------------------------------------------------------
-
-    def _parameters(self) -> dict[str, str]:
-        return flatten_parameters(with_references(dataclasses.asdict(self._config), self._composed.references))
-
-    def _source_tags(self) -> dict[str, str]:
-        """Return tags that name the sources of loaded modules; a resumed run already has these tags."""
-        sources = [] if self._resume_from else list(module_sources(self._config).values())
-        run_ids = [known_run(source.checkpoint.parent.parent, is_trusted=True).get("run_id") for source in sources]
-        values: dict[str, Sequence[str | None]] = {
-            "load_state.checkpoint": [str(source.checkpoint) for source in sources],
-            "load_state.digest": [source.digest for source in sources],
-            "load_state.run_id": run_ids,
-        }
-        return {tag: ", ".join(dict.fromkeys(filter(None, found))) for tag, found in values.items() if any(found)}
-
-    def _start_further_trackers(self, is_own: bool) -> FurtherTrackers:
-        config = self._config
-        run = TrackedRun(
-            self.run_dir,
-            experiment_name_of(config),
-            run_name_of(config, self.run_dir),
-            self._parameters(),
-            int(self._first_result.get(ENV_STEPS) or 0),
-            is_own,
-        )
-        return FurtherTrackers(config.tracking.extra_trackers, run, self._display.note)
-
-    def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
-        if self._store is None:
-            return None
-        files = [self.run_dir / name for name in (".hydra/config.yaml", ".hydra/overrides.yaml", "environment.json")]
-        settings = dataclasses.replace(
-            mlflow_settings(self._config, self.run_dir, self._store, self._known_run),
-            start_time_s=start_time_s,
-            params=self._parameters(),
-            tags=information_tags(self._info) | self._source_tags(),
-            artifacts=[(str(file), "config") for file in files if file.exists()],
-        )
-        tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
-        tracker.start()
-        return tracker
 
 
 def _start_uploads(

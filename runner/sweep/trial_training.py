@@ -13,7 +13,7 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
 from runner.experiment.run import Run
 from runner.experiment.run_folder import opened_run_folder
-from runner.experiment.run_records import RunRecords, Status
+from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer, TrainerProvenance
 from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, FolderLost, owner_of
 from runner.sweep.trial_settings import (
@@ -26,6 +26,7 @@ from runner.sweep.trial_settings import (
     compose_trial,
     remove_clone,
 )
+from runner.tracking.headline import Status
 from runner.tracking.progress_log import write_result
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from runner.config.metric_words import words_of
 from runner.tracking.known_run import runner_command, ui_command
@@ -198,11 +198,14 @@ class TimeLeft:
         return left_s if left_s <= _LONGEST_LEFT_S else None
 
 
+Status = Literal["finished", "failed", "interrupted"]
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """Summary of a run. Lines of None values are left out; `warnings` come last, one line each."""
 
-    status: str  # finished, failed or interrupted
+    status: Status
     stop_reason: str
     iterations: int
     env_steps: int

@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.algorithms import algorithm_name
 from runner.config.compose import compose_experiment
-from runner.experiment.run_records import _data_source
+from runner.experiment.run_facts import data_source
 from tests.support.configs import config_from
 
 NAMES = {
@@ -38,4 +38,4 @@ def test_the_number_of_sub_environments(counts: tuple[int, int], text: str) -> N
     num_runners, num_envs = counts
     overrides = [f"env_runners.num_env_runners={num_runners}", f"env_runners.num_envs_per_env_runner={num_envs}"]
     config = config_from("experiment=ppo_cartpole", *overrides)
-    assert _data_source(config) == text
+    assert data_source(config) == text
