@@ -30,6 +30,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Path | None) -> int:
+    from runner.config.references import hiding_values
     from runner.experiment.run import internal_errors_reported
     from runner.experiment.run_folder import check_unused, claim_run_dir, opened_run_folder
     from runner.experiment.trainer import Trainer
@@ -40,7 +41,10 @@ def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Pat
     with opened_run_folder(claim_run_dir(composed)) as folder, internal_errors_reported(folder.path):
         check_unused(folder.path)
         folder.write_configuration(composed)
-        with Trainer(config, note=_note, run_dir=folder.path) as trainer:
+        with (
+            hiding_values(composed.values, composed.references),
+            Trainer(config, note=_note, run_dir=folder.path) as trainer,
+        ):
             profile = profile_iterations(trainer, num_iterations, num_warmup)
         _tell(profile, config.experiment_name or "custom", folder, output)
     return 0

@@ -18,7 +18,7 @@ from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError, relocating, show_value
 from runner.config.fields import adapted_names
 from runner.config.overrides import names_run_dir, override_value
-from runner.config.references import with_references
+from runner.config.references import hiding_values, with_references
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
@@ -196,7 +196,12 @@ def evaluation_of(
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
     if not is_recording:
         config = replace(config, offline=replace(config.offline, output=None))
-    with naming_changes(stored), EvaluationRun(config) as evaluation:
+    composed = stored.composed
+    with (
+        hiding_values(composed.values, composed.references),
+        naming_changes(stored),
+        EvaluationRun(config) as evaluation,
+    ):
         with naming_checkpoint(stored.checkpoint):
             evaluation.set_policy(state)
         with interrupts():  # an evaluation, however long, ends as training does

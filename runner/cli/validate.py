@@ -22,6 +22,7 @@ from runner.config.errors import ConfigError, Problem, RunnerError
 from runner.config.overrides import expand_sweep, find_empty_sweeps, parse_overrides, renaming_notes
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.plans.training_ratio import find_few_updates
+from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config
@@ -124,9 +125,10 @@ def _rehearse(checked: Sequence[Checked]) -> list[str]:
 
     problems: dict[Problem, None] = {}
     done = []
-    for _, config in checked:
+    for composed, config in checked:
         try:
-            done.append(rehearse(config))
+            with hiding_values(composed.values, composed.references):
+                done.append(rehearse(config))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
             cause = error

@@ -11,6 +11,7 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
+from runner.config.references import hiding_values
 from runner.experiment.run import Run
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.run_records import RunRecords
@@ -76,15 +77,16 @@ class TrialTraining:
         stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
         last_result, provenance = manifest.get("result", {}), TrainerProvenance(composed, resume_from)
         self._records = stack.enter_context(RunRecords(self._experiment, provenance, folder, last_result, 0.0))
-        self._trainer = stack.enter_context(
-            Trainer(
-                self._experiment,
-                loads_modules=resume_from is None,
-                note=self._records.note,
-                run_dir=run_dir,
-                provenance=provenance,
+        with hiding_values(composed.values, composed.references):
+            self._trainer = stack.enter_context(
+                Trainer(
+                    self._experiment,
+                    loads_modules=resume_from is None,
+                    note=self._records.note,
+                    run_dir=run_dir,
+                    provenance=provenance,
+                )
             )
-        )
         if stored is not None:
             self._trainer.set_state(stored)
         self._run = Run(self._trainer, self._records)

@@ -11,10 +11,13 @@ import pytest
 
 from runner.callbacks import Callback
 from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
 from runner.config.references import Digests, with_references
 from runner.config.resolvers import find_references
 from runner.modules import ActorCriticModule
-from tests.conftest import Run, lines_of
+from runner.sweep.trial_settings import TrialSettings
+from runner.sweep.trial_training import TrialTraining
+from tests.conftest import Run, lines_of, result_of
 
 HERE = "tests.experiment.test_references"
 SECRET, OTHER = "hunter2-is-secret", "hunter3-is-secret"
@@ -29,6 +32,10 @@ KEYS = (
 QUICK = (
     *("algorithm=ppo", "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=64"),
     *("algorithm.num_epochs=1", "module.fcnet_hiddens=[8]"),
+)
+WRONG = (
+    *(*KEYS, *QUICK, "env.env_config.password='no ${oc.env:SIM_PASSWORD}'", "stop.training_iteration=1"),
+    "tracking=none",
 )
 
 
@@ -135,15 +142,32 @@ def test_messages_of_mistakes_have_the_reference(override: str, run_main: Run) -
 
 
 @pytest.mark.usefixtures("password")
-def test_an_environment_that_cannot_be_made(run_main: Run, tmp_path: Path) -> None:
-    password = "env.env_config.password='no ${oc.env:SIM_PASSWORD}'"
-    outcome = run_main(
-        *KEYS, password, *QUICK, "stop.training_iteration=1", f"hydra.run.dir={tmp_path}/one", "tracking=none"
-    )
+@pytest.mark.parametrize("verb", [["train"], ["profile"], ["validate", "--build"]], ids=" ".join)
+def test_an_environment_that_cannot_be_made(verb: list[str], run_main: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("validate does not write files")
+    outcome = run_main(*verb, *WRONG, f"hydra.run.dir={tmp_path}/one")
     assert outcome.code == 2
-    assert "no ${oc.env:SIM_PASSWORD}" in outcome.err
+    assert "no ${oc.env:SIM_PASSWORD}" in " ".join(outcome.err.split())
     assert SECRET not in outcome.out + outcome.err
     assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.usefixtures("password")
+def test_a_trial_whose_environment_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        TrialTraining(TrialSettings(0, {"seed": "1"}, WRONG, str(tmp_path / "0"), None))
+    assert "no ${oc.env:SIM_PASSWORD}" in " ".join(result_of(tmp_path / "0")["stop_reason"].split())
+    assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.usefixtures("password")
+def test_an_evaluation_whose_environment_cannot_be_made(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_main(*KEYS, *QUICK, "stop.training_iteration=1", "hydra.run.dir=one", "tracking=none").code == 0
+    monkeypatch.setenv("SIM_PASSWORD", "not-the-password")
+    outcome = run_main("evaluate", "one")
+    assert outcome.code == 2
+    assert "${oc.env:SIM_PASSWORD}" in outcome.err
+    assert "not-the-password" not in outcome.out + outcome.err
 
 
 @pytest.mark.usefixtures("password")
