@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from runner.checkpoints.trust import ACTING, EXPORTING
 from runner.cli.arguments import Arguments
 from runner.cli.stored_run import (
-    FIXED,
     StoredRun,
     check_writable,
     evaluation_of,
@@ -138,7 +137,7 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     from runner.policy.stored_policy import StoredPolicy  # imports torch
 
     options = {"--trust": ("",)} if is_trusting else {}
-    stored = open_run(Arguments("export", (str(run_dir),), options=options), {}, EXPORTING)
+    stored = open_run(Arguments("export", (str(run_dir),), options=options), EXPORTING)
     known, policies = stored.config.multi_agent.declared_module_ids, {}
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
@@ -156,7 +155,7 @@ _OFFLINE = "offline/"
 
 def main(arguments: Arguments) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir, if it can be written."""
-    stored = open_run(with_episodes(arguments), FIXED, ACTING)
+    stored = open_run(with_episodes(arguments), ACTING)
     path = stored.run_dir / "evaluations.jsonl"
     if split_run_dir(arguments)[0] is not None:
         check_writable(stored.run_dir, path.name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
 from runner.cli.output_files import check_new_file, write_file
-from runner.cli.stored_run import FIXED, naming_changes, open_run
+from runner.cli.stored_run import naming_changes, open_run
 from runner.config.errors import Problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def main(arguments: Arguments) -> int:
     path = _file(arguments)
     format_ = _format(arguments.value("--format"), path)
     check_new_file(path, arguments.has("--force"))
-    stored = open_run(arguments, FIXED, EXPORTING)
+    stored = open_run(arguments, EXPORTING)
     from runner.policy.stored_policy import StoredPolicy
 
     with naming_changes(stored):

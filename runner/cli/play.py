@@ -87,9 +87,9 @@ def _check_display() -> None:
 
 
 def _play_run(arguments: Arguments, output: Path | None, num_episodes: int) -> list[float]:
-    from runner.cli.stored_run import FIXED, evaluation_of, open_run
+    from runner.cli.stored_run import evaluation_of, open_run
 
-    stored = open_run(arguments, FIXED, ACTING)
+    stored = open_run(arguments, ACTING)
     with evaluation_of(stored) as evaluation:
         paths = [] if output is None else [output]
         returns: list[float] = evaluation.record_videos(paths, num_episodes).returns.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.checkpoints.trust import RECORDING
 from runner.cli.arguments import Arguments
-from runner.cli.stored_run import FIXED, evaluation_of, open_run, with_episodes
+from runner.cli.stored_run import evaluation_of, open_run, with_episodes
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.overrides import quoted
 
@@ -19,7 +19,7 @@ def main(arguments: Arguments) -> int:
     arguments = with_episodes(arguments)
     if output is not None:
         arguments = arguments.with_overrides(f"offline.output={quoted(output)}")
-    stored = open_run(arguments, FIXED, RECORDING)
+    stored = open_run(arguments, RECORDING)
     output = stored.config.offline.output
     if output is None:
         raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", fix="-o DIR")])

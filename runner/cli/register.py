@@ -8,7 +8,7 @@ from typing import Any
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.conditions import AssertionNotMet, Condition, parse_assertions
-from runner.cli.stored_run import FIXED, StoredRun, naming_changes, open_run
+from runner.cli.stored_run import StoredRun, naming_changes, open_run
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError, list_names, nearest_match
 from runner.tracking.known_run import RUN_FILE, read_known_run
@@ -20,7 +20,7 @@ def main(arguments: Arguments) -> int:
     if not name:
         raise UsageError(Problem("--name is missing", expected="name of a model in MLflow's registry"))
     conditions = parse_assertions(arguments.assertions, is_single_run=True)
-    stored = open_run(arguments, FIXED, EXPORTING)
+    stored = open_run(arguments, EXPORTING)
     for condition in conditions:
         _check(condition, _result_of(stored))
     known_run = _mlflow_run(stored)

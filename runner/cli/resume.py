@@ -98,7 +98,7 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         is_run = os.path.isdir(run_dir / "checkpoints") and os.access(run_dir, os.W_OK)
         # Before the newest checkpoint is chosen: a process that trains there may write another one.
         folder = stack.enter_context(opened_run_folder(run_dir)) if is_run else None
-        stored = open_run(arguments, _FIXED, TRAINING, trains_on=True)
+        stored = open_run(arguments, TRAINING, _FIXED, trains_on=True)
         check_assertions(arguments.assertions, stored.config)
         met = met_criteria(stored.config, stored.manifest["result"])
         first_run_dir = stored.checkpoint.parent.parent

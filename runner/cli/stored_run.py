@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.experiment.evaluation_run import EvaluationRun  # imports torch
 
 # Prefixes of keys that overrides of a stored run cannot change -> the reason, for commands that do not train.
-FIXED = {"module.": "the checkpoint holds the parameters of this network"}
+_FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 # Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
 # may have flattened observations that the current default value recognises as images.
 _CHECKED_LATER = ("module.image_layout", show_value("flat"))
@@ -58,14 +58,14 @@ class StoredRun:
 
 
 def open_run(
-    arguments: Arguments, fixed: Mapping[str, str], unused: Collection[str], trains_on: bool = False
+    arguments: Arguments, unused: Collection[str], fixed: Mapping[str, str] = _FIXED, trains_on: bool = False
 ) -> StoredRun:
     """Open the run, or the checkpoint, that is the first word of the command line.
 
     Args:
         arguments: command line; its overrides change the stored configuration.
-        fixed: start of dotted keys that overrides may not change -> the reason.
-        unused: starts of the keys that the command does not use, see `runner.checkpoints.trust`.
+        unused: prefixes of the keys that the command does not use, see `runner.checkpoints.trust`.
+        fixed: prefix of keys that overrides may not change -> the reason.
         trains_on: whether to reject overrides of values that training adapts; the checkpoint has their current values.
 
     Raises:
