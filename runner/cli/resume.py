@@ -38,38 +38,8 @@ from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.known_run import runner_command
 from runner.tracking.progress_log import read_result
 
-
-def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
-    """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
-    if arguments.is_multirun:
-        fix = "runner sweep EXPERIMENT module.load_state_path=RUN"
-        raise UsageError(Problem("--module-only starts a single run", fix=fix))
-    checkpoint = named_checkpoint(arguments)
-    run_dir, overrides = split_run_dir(arguments)
-    manifest = read_manifest(checkpoint)
-    stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
-    with naming_checkpoint(checkpoint):
-        composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
-    stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
-    config = build_experiment_config(composed)
-    print_notes([composed])
-    check_assertions(arguments.assertions, config)
-    check_writable(run_dir or _default_run_dir(config))
-    if run_dir is not None:
-        check_unused(run_dir)
-    check_memory([config])
-    if run_dir is None:
-        run_dir = make_free_folder(_default_run_dir(config))
-        point_latest_at(run_dir)
-    return train_in(run_dir, (composed, config), verdict)
-
-
-def _default_run_dir(config: ExperimentConfig) -> Path:
-    """Name the run dir as `hydra.run.dir` in `conf/config.yaml` does."""
-    return Path.cwd() / "outputs" / str(config.experiment_name) / time.strftime("%Y-%m-%d/%H-%M-%S")
-
-
 _ADVICE = "`resume --module-only` begins a new run with its module"
+# Prefixes of keys that overrides of a resumed run cannot change -> the reason.
 _FIXED = {
     "seed": "the random streams continue from the checkpoint",
     "module.": "the checkpoint holds the parameters of this network",
@@ -87,12 +57,11 @@ def main(arguments: Arguments) -> int:
 
 
 def _resume(arguments: Arguments, verdict: Verdict) -> int:
-    if arguments.config_dir is not None and not arguments.has("--module-only"):
-        raise UsageError(
-            Problem("--config-dir needs --module-only: the checkpoint contains the configuration of the run")
-        )
     if arguments.has("--module-only"):
-        return resume_module_only(arguments, verdict)
+        return _resume_module_only(arguments, verdict)
+    if arguments.config_dir is not None:
+        what = "--config-dir needs --module-only: the checkpoint contains the configuration of the run"
+        raise UsageError(Problem(what))
     with ExitStack() as stack:
         run_dir = target_run_dir(arguments)
         is_run = os.path.isdir(run_dir / "checkpoints") and os.access(run_dir, os.W_OK)
@@ -146,3 +115,36 @@ def _take_progress_along(stored: StoredRun) -> None:
     check_unused(stored.run_dir)
     if source.exists():
         shutil.copyfile(source, target)
+
+
+# -- resume --module-only ----------------------------------------------------------------------------------------------
+
+
+def _resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
+    """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
+    if arguments.is_multirun:
+        fix = "runner sweep EXPERIMENT module.load_state_path=RUN"
+        raise UsageError(Problem("--module-only starts a single run", fix=fix))
+    checkpoint = named_checkpoint(arguments)
+    run_dir, overrides = split_run_dir(arguments)
+    manifest = read_manifest(checkpoint)
+    stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
+    with naming_checkpoint(checkpoint):
+        composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
+    stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
+    config = build_experiment_config(composed)
+    print_notes([composed])
+    check_assertions(arguments.assertions, config)
+    check_writable(run_dir or _default_run_dir(config))
+    if run_dir is not None:
+        check_unused(run_dir)
+    check_memory([config])
+    if run_dir is None:
+        run_dir = make_free_folder(_default_run_dir(config))
+        point_latest_at(run_dir)
+    return train_in(run_dir, (composed, config), verdict)
+
+
+def _default_run_dir(config: ExperimentConfig) -> Path:
+    """Name the run dir as `hydra.run.dir` in `conf/config.yaml` does."""
+    return Path.cwd() / "outputs" / str(config.experiment_name) / time.strftime("%Y-%m-%d/%H-%M-%S")

@@ -28,71 +28,10 @@ from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config
 
 _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
-
-
-def error_commands(error: RunnerError) -> Iterator[str]:
-    """Yield a line `::error file=...,line=...,title=...::message` for each problem; the file may be missing."""
-    if not isinstance(error, ConfigError):
-        yield f"::error title={_property('runner')}::{_data(str(error))}"
-        return
-    count = len(error.problems)
-    for number, problem in enumerate(error.problems, start=1):
-        title = "problem in the configuration" if count == 1 else f"problem {number} of {count} in the configuration"
-        place = _place(problem.where)
-        listed = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
-        yield f"::error {listed}::{_data(_message(problem, is_placed=bool(place)))}"
-
-
-def problems_of(error: RunnerError) -> Sequence[Problem]:
-    """Return the problems of an error; another error is one problem."""
-    return error.problems if isinstance(error, ConfigError) else [Problem(str(error))]
-
-
-def problem_fields(problem: Problem) -> dict[str, str]:
-    """Return a problem for `--json`."""
-    return {"what": problem.what, **problem.details()}
-
-
-def _message(problem: Problem, is_placed: bool) -> str:
-    where = None if is_placed else problem.where
-    details = problem.details() | {"where": where}
-    return "\n".join([problem.what, *(f"{name}: {text}" for name, text in details.items() if text is not None)])
-
-
-def _place(where: str | None) -> dict[str, str]:
-    """Return file and line in the format of GitHub, or nothing for an override."""
-    match = _PLACE.fullmatch((where or "").partition("\n")[0])
-    path = _find(match["file"]) if match else None
-    if match is None or path is None:
-        return {}
-    return {"file": path, **({"line": match["line"]} if match["line"] else {})}
-
-
-def _find(shown: str) -> str | None:
-    """Return a file's path from the root of the checked-out repository; or None if `shown` is not a file."""
-    places = (Path.cwd() / shown, conf_dir().parent / shown)
-    path = next((path for path in places if os.path.isfile(path)), None)
-    root = os.environ.get("GITHUB_WORKSPACE")
-    if path is None or root is None:
-        return None if path is None else shown
-    try:
-        return path.resolve().relative_to(Path(root).resolve()).as_posix()
-    except ValueError:
-        return shown
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-Checked = tuple[Composed, ExperimentConfig]
-
 _NOT_CHECKED = "  not checked  environments, pipelines, modules (use --build to build them and take one step)"
 _SOON = 60  # configurations that are checked in a few seconds
+
+Checked = tuple[Composed, ExperimentConfig]
 
 
 def main(arguments: Arguments) -> int:
@@ -198,3 +137,65 @@ def _compose_all(arguments: Arguments) -> Iterator[Composed]:
         composed = compose_variant(shared, combination, config_dir)
         notes = (*renaming_notes(lines), *composed.notes)
         yield replace(composed, problems=(*problems, *composed.problems), notes=notes)
+
+
+# -- formats of problems -----------------------------------------------------------------------------------------------
+
+
+def error_commands(error: RunnerError) -> Iterator[str]:
+    """Yield a line `::error file=...,line=...,title=...::message` for each problem; the file may be missing."""
+    if not isinstance(error, ConfigError):
+        yield f"::error title={_property('runner')}::{_data(str(error))}"
+        return
+    count = len(error.problems)
+    for number, problem in enumerate(error.problems, start=1):
+        title = "problem in the configuration" if count == 1 else f"problem {number} of {count} in the configuration"
+        place = _place(problem.where)
+        listed = ",".join(f"{name}={_property(value)}" for name, value in {**place, "title": title}.items())
+        yield f"::error {listed}::{_data(_message(problem, is_placed=bool(place)))}"
+
+
+def problems_of(error: RunnerError) -> Sequence[Problem]:
+    """Return the problems of an error; another error is one problem."""
+    return error.problems if isinstance(error, ConfigError) else [Problem(str(error))]
+
+
+def problem_fields(problem: Problem) -> dict[str, str]:
+    """Return a problem for `--json`."""
+    return {"what": problem.what, **problem.details()}
+
+
+def _message(problem: Problem, is_placed: bool) -> str:
+    where = None if is_placed else problem.where
+    details = problem.details() | {"where": where}
+    return "\n".join([problem.what, *(f"{name}: {text}" for name, text in details.items() if text is not None)])
+
+
+def _place(where: str | None) -> dict[str, str]:
+    """Return file and line in the format of GitHub, or nothing for an override."""
+    match = _PLACE.fullmatch((where or "").partition("\n")[0])
+    path = _find(match["file"]) if match else None
+    if match is None or path is None:
+        return {}
+    return {"file": path, **({"line": match["line"]} if match["line"] else {})}
+
+
+def _find(shown: str) -> str | None:
+    """Return a file's path from the root of the checked-out repository; or None if `shown` is not a file."""
+    places = (Path.cwd() / shown, conf_dir().parent / shown)
+    path = next((path for path in places if os.path.isfile(path)), None)
+    root = os.environ.get("GITHUB_WORKSPACE")
+    if path is None or root is None:
+        return None if path is None else shown
+    try:
+        return path.resolve().relative_to(Path(root).resolve()).as_posix()
+    except ValueError:
+        return shown
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
