@@ -276,7 +276,7 @@ class Tuner:
         if num_updates >= FEWEST_COMPILED_UPDATES:
             yield candidate
         elif not compiles(self.config) and self._is_valid(candidate):
-            reason = f"{num_updates:,.0f} updates do not repay it, {FEWEST_COMPILED_UPDATES:,} would"
+            reason = f"too few updates ({num_updates:,.0f} of {FEWEST_COMPILED_UPDATES:,})"
             self.rows.append(Measurement(str(candidate), verdict=f"not measured: {reason}"))
 
 

@@ -42,7 +42,7 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
     except Interrupted as end:
-        print(f"ended while the run started: {end}", file=sys.stderr, flush=True)
+        print(f"stopped while the run was starting: {end}", file=sys.stderr, flush=True)
         code = ExitCode.INTERRUPTED
     except Exception as error:
         verdict.conclude(error.exit_code if isinstance(error, RunnerError) else ExitCode.FAILED, error)

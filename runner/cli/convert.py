@@ -69,11 +69,11 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
         f"  {report.seconds:.1f} s, {written.steps / max(report.seconds, 1e-9):,.0f} steps per second",
     ]
     notes = {
-        "terminated without a last observation, the previous one is repeated": counts.final_obs_repeated,
-        "ended without a last observation, truncated one step earlier": counts.final_steps_dropped,
-        "left out, without a complete step": counts.trajectories_dropped,
-        "cut where the next row is not the next observation": counts.breaks,
-        "cut where a time step is missing": counts.gaps,
+        "terminated without a final observation; the previous one is repeated": counts.final_obs_repeated,
+        "ended without a final observation; truncated one step earlier": counts.final_steps_dropped,
+        "left out for lack of a complete step": counts.trajectories_dropped,
+        "split where the next row is not the next observation": counts.breaks,
+        "split where a time step is missing": counts.gaps,
     }
     lines += [f"  {_count(count, 'trajectory', 'trajectories')} {text}" for text, count in notes.items() if count]
     return lines + [f"  column {name} is left out: {reason}" for name, reason in counts.columns_left_out.items()]

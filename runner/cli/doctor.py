@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from runner.cli.arguments import Arguments
 
 _DEVELOPMENT = ("docs", "test")  # extras that no run needs
-_TOLD = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions questions are about
+_MAIN_PACKAGES = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions are shown
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_BYTES = 2 * 1024**3
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "firefox")
@@ -86,8 +86,8 @@ def _packages(distribution: str) -> Iterator[Finding]:
     if wrong:
         yield Finding("packages", BROKEN, f"pip install {' '.join(wrong)}")
     else:
-        told = [f"{one.name} {importlib.metadata.version(one.name)}" for one in needed if one.name in _TOLD]
-        yield Finding("packages", OK, ", ".join(told))
+        names = [one.name for one in needed if one.name in _MAIN_PACKAGES]
+        yield Finding("packages", OK, ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names))
     for extra in extras:
         if extra in _DEVELOPMENT:
             continue
@@ -135,7 +135,7 @@ def _gpu() -> Finding:
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         return Finding("gpu", OK, ", ".join(names))
     built_for = torch.version.cuda
-    reason = "this torch is built without CUDA" if built_for is None else f"torch for CUDA {built_for} finds no device"
+    reason = f"torch for CUDA {built_for} does not find a device" if built_for else "this torch is built without CUDA"
     return Finding("gpu", OPTIONAL, f"{reason}; learners.device=auto uses the CPU")
 
 
@@ -157,9 +157,8 @@ def _video() -> Finding:
         return Finding("video", OPTIONAL, 'for evaluation.video and play -o: pip install -e ".[video]"')
     codec = mp4_codec()
     if codec != BROWSERS_CODEC:
-        return Finding(
-            "video", OPTIONAL, f"MP4 by {codec}, which browsers do not show: an av with {BROWSERS_CODEC}; or GIF"
-        )
+        fix = f"install a build of av with {BROWSERS_CODEC}, or write GIF files"
+        return Finding("video", OPTIONAL, f"MP4 by {codec}, which browsers do not show; {fix}")
     return Finding("video", OK, f"MP4 by {codec}, for evaluation.video and play -o")
 
 
@@ -167,14 +166,15 @@ def _display() -> Finding:
     from runner.cli.play import has_display
 
     if not has_display():
-        return Finding("display", OPTIONAL, "no DISPLAY for a window: runner play RUN -o video.mp4, or .gif")
+        text = "DISPLAY is not set, so `runner play` cannot open a window; use -o video.mp4"
+        return Finding("display", OPTIONAL, text)
     return Finding("display", OK, "for the window of runner play")
 
 
 def _browser() -> Finding:
     found = next((path for path in map(shutil.which, _BROWSERS) if path), None)
     if found is None:
-        text = f"none of {', '.join(_BROWSERS)} on PATH: a report is one file, which opens on any other machine"
+        text = f"none of {', '.join(_BROWSERS)} is on PATH; to read a report, copy its file to another machine"
         return Finding("browser", OPTIONAL, text)
     return Finding("browser", OK, f"{found}, for reports")
 
@@ -192,17 +192,17 @@ def _cluster() -> Finding:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CLUSTER_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        return Finding("cluster", OPTIONAL, f"nothing answers at {address}, which {ADDRESS_VARIABLE} names: {error}")
-    return Finding("cluster", OK, f"{address} answers, which {ADDRESS_VARIABLE} names")
+        return Finding("cluster", OPTIONAL, f"nothing answers at {address} (from {ADDRESS_VARIABLE}): {error}")
+    return Finding("cluster", OK, f"{address} (from {ADDRESS_VARIABLE}) answers")
 
 
 def _shared_memory(folder: Path) -> Finding:
     """Return the memory that Ray's objects can use before they are written to disk."""
     if not folder.is_dir():
-        return Finding("ray", OK, "objects are kept in files: this system does not have /dev/shm")
+        return Finding("ray", OK, "this system does not have /dev/shm, so Ray keeps objects in files")
     free = shutil.disk_usage(folder).free
     if free < _LEAST_SHARED_BYTES:
-        text = f"{_size(free)} free in {folder}, Ray's objects go to the disk: docker run --shm-size=4g"
+        text = f"only {_size(free)} free in {folder}, so Ray may write objects to the disk; docker run --shm-size=4g"
         return Finding("ray", OPTIONAL, text)
     return Finding("ray", OK, f"{_size(free)} free in {folder} for objects")
 
@@ -212,7 +212,7 @@ def _output(folder: Path) -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding("output", BROKEN, f"{folder} cannot be written to ({error.strerror}): hydra.run.dir=DIR")
+        return Finding("output", BROKEN, f"{folder} cannot be written to ({error.strerror}); set hydra.run.dir=DIR")
     return Finding("output", OK, f"{_size(shutil.disk_usage(folder).free)} free in {folder}")
 
 

@@ -26,7 +26,7 @@ def main(arguments: Arguments) -> int:
     write_experiment(output, text)
     print(f"imported {one_line(imported.source)}\n  experiment  {output}")
     for requirement in imported.requirements:
-        print(f"  read it first   training {requirement}")
+        print(f"  review first    training {requirement}")
     for key, reason in imported.missing.items():
         print(f"  no counterpart  {one_line(key)}: {one_line(reason)}")
     for problem in imported.problems:

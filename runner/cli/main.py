@@ -41,7 +41,7 @@ def _run_reported(argv: list[str]) -> int:
         report_error(error, wants_stack_trace(argv))
         return error.exit_code
     except Interrupted as end:
-        print(f"interrupted by {end}, before the end; no result was written", file=sys.stderr, flush=True)
+        print(f"interrupted by {end} before the command ended; no result was written", file=sys.stderr, flush=True)
         return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

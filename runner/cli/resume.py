@@ -82,7 +82,7 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
         _take_progress_along(stored)
         print(f"resume {stored.checkpoint}")
-        heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
+        heading = "changed by overrides (new checkpoints contain the changes, so later resumes need not repeat them)"
         changes = [heading, *stored.describe_changes()] if stored.changes else ["configuration unchanged"]
         print("\n".join(changes), flush=True)
         from runner.experiment.run_experiment import run_experiment

@@ -27,9 +27,9 @@ def main(arguments: Arguments) -> int:
     is_read_only = arguments.has("--read-only")
     print(f"checking {address} against docs/reference/rllink.md", flush=True)
     if is_read_only:
-        print("read only: rules that need accepted episodes are left out")
+        print("read-only: rules that need accepted episodes are skipped")
     else:
-        print("made-up episodes are sent, and a run that is training learns from them; --read-only leaves them out")
+        print("the check sends made-up episodes, and a running training learns from them; use --read-only to skip them")
     counts: Counter[str] = Counter()
     try:
         for result in check_server(target, is_read_only):

@@ -155,11 +155,12 @@ def _checked_space(arguments: Arguments) -> SearchSpace:
 
 def _problems_of(space: SearchSpace) -> list[Problem]:
     swept = [domain.key for domain in space.domains if domain.key.lstrip("+").split(".")[0] in ("sweep", "tracking")]
-    problems = [Problem(f"{key} is the same for all trials of a sweep", f"override {key}") for key in swept]
+    shared = "cannot be searched: it is the same for all trials of a sweep"
+    problems = [Problem(f"{key} {shared}", f"override {key}") for key in swept]
     if not space.domains and not space.seeds:
         what = "a sweep needs an override with several values"
         expected = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
-        problems.append(Problem(what, expected=expected, fix="such an override, or runner train"))
+        problems.append(Problem(what, expected=expected, fix="add such an override, or use `runner train`"))
     return problems
 
 
@@ -174,7 +175,7 @@ def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
         bases[f"stop.{sweep.time_attr}"] = [config.stop.get(sweep.time_attr) for config in configs]
     for name, values in bases.items():
         if any(value != values[0] for value in values):
-            what = f"{name} must be the same for all trials, which are compared by it"
+            what = f"{name} must be the same for all trials, because they are compared by it"
             yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), fix=f"an override of {name}")
 
 
@@ -192,7 +193,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     if scheduler not in POPULATIONS:
         return
     if not space.mutable:
-        what = f"{scheduler} changes settings of the algorithm during training, and none of them is searched"
+        what = f"{scheduler} changes settings of the algorithm during training, but none of them is searched"
         yield Problem(what, "override", fix="'algorithm.lr=tag(log,interval(1e-5,1e-2))', for example")
     adapted = {
         f"{block}.{name}"
@@ -205,7 +206,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
             what = f"{domain.key} is an initial value, which training adapts; {scheduler} copies the adapted value"
             yield Problem(what, f"override {domain.key}", fix="another key, or sweep=random, asha or tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
-            what, got = f"pb2 searches intervals, and {domain.key} has a list of values", ", ".join(domain.values)
+            what, got = f"pb2 searches intervals, but {domain.key} has a list of values", ", ".join(domain.values)
             yield Problem(
                 what, f"override {domain.key}", got, "interval(1e-5,1e-2), int(interval(1,10))", fix="sweep=pbt"
             )
@@ -215,7 +216,7 @@ def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: Sweep
     """Raise `UserError` if members of a population lack a value that it changes."""
     new = {domain.key for domain in space.mutable} - {key for trial in folder.trials for key in trial.values}
     if folder.trials and new and config.sweep.scheduler in POPULATIONS:
-        what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} do not have a value of it"
+        what = f"the trials in {folder.path} do not have a value of {', '.join(sorted(new))}, which this sweep changes"
         raise UserError(Problem(what, fix="another sweep.name"))
 
 

@@ -27,7 +27,8 @@ def main(arguments: Arguments) -> int:
         repeated = Experiment.read(name).train(seed, run_dir, *(["--quiet"] if is_json else []))
     except subprocess.CalledProcessError as error:
         what = f"training ended with exit code {error.returncode}"
-        raise RunFailure(Problem(what, str(run_dir), fix="see above; the same command continues the run")) from None
+        fix = "see the messages above; the same command continues the run"
+        raise RunFailure(Problem(what, str(run_dir), fix=fix)) from None
     if _size(run_dir) == num_bytes:
         fix = "delete the folder, or choose another one with -o"
         raise UserError(Problem("this run has ended before, so nothing was repeated", str(run_dir), fix=fix))
@@ -81,4 +82,4 @@ def _verdict(repeated: ZooRun, runs: dict[int, ZooRun]) -> str:
         raise AssertionNotMet(
             Problem("the return is not within the range of the stored seeds", got=got, expected=within)
         )
-    return f"another machine or other versions, and the return is within {within}"
+    return f"trained on another machine or with other versions; the return is within {within}"

@@ -169,14 +169,14 @@ class RunRecords:
             restarts = int(result.get(metric) or 0)
             if restarts > self._num_restarts[metric]:
                 self._num_restarts[metric] = restarts
-                self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
+                self._display.note(f"{role} restarts so far: {restarts}; see {self.run_dir / 'runner.log'}")
 
     def _report_number(self, result: Result) -> None:
         """Show a line if the number of env runners has changed since the last iteration."""
         number = int(result.get(NUM_HEALTHY) or 0)
         if self._config.env_runners.is_elastic and number != self._num_runners:
             self._num_runners = number
-            self._display.note(f"{number} env runner{' samples' if number == 1 else 's sample'} now")
+            self._display.note(f"{number} env runner{' is' if number == 1 else 's are'} sampling now")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint of the last iteration if there is none yet, and call the callbacks.

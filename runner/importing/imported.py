@@ -88,7 +88,7 @@ class Imported:
     def to_yaml(self) -> str:
         """Return the text of the experiment's file."""
         lines = ["# @package _global_", f"# Imported from {one_line(self.source)}."]
-        lines += [f"# Training {requirement}: read it first." for requirement in self.requirements]
+        lines += [f"# Training {requirement}; review it first." for requirement in self.requirements]
         lines += [f"# No counterpart: {one_line(key)} ({one_line(reason)})." for key, reason in self.missing.items()]
         lines += [f"# Does not validate: {one_line(problem)}." for problem in self.problems]
         chosen = ", ".join(f"override /{group}: {option}" for group, option in self.options.items())

@@ -219,7 +219,7 @@ def test_a_budget_that_ends_the_start_of_a_run(tmp_path: Path, capsys: pytest.Ca
     report = str(tmp_path / "out.xml")
     options = {"--budget": ("0.001s",), "--junit": (report,)}
     assert judged(Arguments(overrides=("+experiment=mine",), options=options), start) == 4
-    assert capsys.readouterr().err == "ended while the run started: budget of 0.001s used up\n"
+    assert capsys.readouterr().err == "stopped while the run was starting: budget of 0.001s used up\n"
     assert read_report(Path(report)) == {"run": ("error", "budget of 0.001s used up")}
 
 

@@ -48,7 +48,7 @@ def test_command_of_a_folder_that_is_gone(
 ) -> None:
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     assert main(["doctor"]) == 1
-    assert "gone cannot be written to (No such file or directory): hydra.run.dir=DIR" in capsys.readouterr().out
+    assert "gone cannot be written to (No such file or directory); set hydra.run.dir=DIR" in capsys.readouterr().out
 
 
 def test_extras(doctored: str) -> None:
@@ -117,7 +117,7 @@ def test_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
-        assert found()["cluster"] == Finding("cluster", OK, f"{address} answers, which RAY_ADDRESS names")
+        assert found()["cluster"] == Finding("cluster", OK, f"{address} (from RAY_ADDRESS) answers")
     assert found()["cluster"].state == OPTIONAL
     assert f"nothing answers at {address}" in found()["cluster"].text
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")

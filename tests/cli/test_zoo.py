@@ -57,8 +57,8 @@ def test_an_equal_run(run: ZooRun, store: Callable[..., None], run_main: Run) ->
     ("changed", "code", "text"),
     [
         ({}, 3, "differs on the same kind of machine"),
-        ({"cpu": "another"}, 0, "another machine or other versions"),
-        ({"versions": {"torch": "1.0"}}, 0, "another machine or other versions"),
+        ({"cpu": "another"}, 0, "another machine or with other versions"),
+        ({"versions": {"torch": "1.0"}}, 0, "another machine or with other versions"),
         ({"cpu": "another", "episode_return_mean": 2.0}, 3, "not within the range of the stored seeds"),
         ({"configuration": "another"}, 3, "has changed since"),
     ],

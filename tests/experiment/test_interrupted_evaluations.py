@@ -93,7 +93,7 @@ def test_commands_that_evaluate_end_too(
     outcome = run_main(*command)
     assert outcome.code == 130
     assert outcome.err.count("if episodes never end, set evaluation.max_episode_steps") == 1
-    assert outcome.err.endswith("interrupted by SIGTERM, before the end; no result was written\n")
+    assert outcome.err.endswith("interrupted by SIGTERM before the command ended; no result was written\n")
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
 
 

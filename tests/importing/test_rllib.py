@@ -377,9 +377,9 @@ def test_what_training_will_import_is_told(run_main: Run, tmp_path: Path) -> Non
     values = {"env": "<class 'pandas.read_pickle'>", "env_config": {"filepath_or_buffer": "x.pkl"}}
     imported = import_rllib(write(tmp_path, values), "PPO")
     told = 'imports env._target_ "pandas.read_pickle"'
-    assert f"# Training {told}: read it first." in imported.to_yaml().splitlines()
+    assert f"# Training {told}; review it first." in imported.to_yaml().splitlines()
     written = run_main("import", "rllib", "config.json", "--algorithm", "PPO", "--output", "mine.yaml")
-    assert f"  read it first   training {told}" in written.out.splitlines()
+    assert f"  review first    training {told}" in written.out.splitlines()
 
 
 @pytest.mark.parametrize("key", ["input_read_method", "offline_data_class", "prelearner_class"])

@@ -151,7 +151,7 @@ def test_the_run_ends_when_its_restarts_are_used_up(
             where="learners.max_restarts",
         )
     ]
-    assert "1 learner restarts so far, see" in outcome.out
+    assert "learner restarts so far: 1; see" in outcome.out
     assert [line[RESTARTS] for line in progress_of(tmp_path / "run")] == [0, 1]
     assert checkpoints_of(tmp_path / "run")[-1] == "iteration_000002"
     assert result_of(tmp_path / "run")["status"] == "failed"

@@ -81,7 +81,7 @@ def test_a_run_from_the_command_line(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main("+experiment=ppo_cartpole", *QUICK, stalls, *settings, "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
     num_restarts = result_of(tmp_path / "run")[NUM_ENV_RESTARTS]
-    assert f"{num_restarts} sub-environment restarts so far, see " in outcome.out
+    assert f"sub-environment restarts so far: {num_restarts}; see " in outcome.out
     log = (tmp_path / "run" / "runner.log").read_text()
     assert "the environment raised Crash in step: CrashAndStall crashes this step" in log
     assert "the environment CartPole-v1 hung in step" in log

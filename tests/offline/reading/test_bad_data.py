@@ -615,14 +615,14 @@ def test_a_missing_step_is_told(run_main: Run, tmp_path: Path) -> None:
     assert "1 cut because a time step is missing" in outcome.out
     outcome = run_main("convert", "data", "out")
     assert outcome.code == 0
-    assert "  1 trajectory cut where a time step is missing" in outcome.out.splitlines()
+    assert "  1 trajectory split where a time step is missing" in outcome.out.splitlines()
 
 
 def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> None:
     table(tmp_path / "data", episodes_to_table(flat_block([3, 0, 2])))
     outcome = run_main("convert", "data", "out")
     assert outcome.code == 0, outcome.err
-    assert "  1 trajectory left out, without a complete step" in outcome.out.splitlines()
+    assert "  1 trajectory left out for lack of a complete step" in outcome.out.splitlines()
     outcome = run_main("inspect", "data")
     assert "episodes  2 (2 terminated, 0 truncated)" in outcome.out
 

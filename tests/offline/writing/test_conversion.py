@@ -112,8 +112,8 @@ def test_convert_on_the_command_line(run_main: Run, tmp_path: Path) -> None:
     assert lines[0] == "read   4 episodes, 16 steps (table, 1 file, 18 rows)"
     assert lines[1].startswith("wrote  4 episodes, 16 steps (episodes, 1 file, ")
     assert lines[-2:] == [
-        "  2 trajectories terminated without a last observation, the previous one is repeated",
-        "  2 trajectories ended without a last observation, truncated one step earlier",
+        "  2 trajectories terminated without a final observation; the previous one is repeated",
+        "  2 trajectories ended without a final observation; truncated one step earlier",
     ]
     found = read(tmp_path / "episodes")
     assert found.lengths.tolist() == [5, 2, 8, 1]
