@@ -103,7 +103,7 @@ class TrialTraining:
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:
-        """Return the report of an iteration for `TrialRun.step`."""
+        """Return the report of an iteration for `TrialTrainable.step`."""
         run = self._run
         if run.stop_reason is None:  # a resumed run may have met a criterion already
             try:

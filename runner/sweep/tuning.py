@@ -25,9 +25,9 @@ from runner.sweep.display import SweepDisplay
 from runner.sweep.reporting import EndsWhenAsked, SweepReporter, SweepTracking
 from runner.sweep.schedulers import Population, coordinates, make_scheduler, read_earlier
 from runner.sweep.space import SearchSpace, combination_key, without_seed
-from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
 from runner.sweep.trial_source import TrialSource, make_proposals
+from runner.sweep.trial_trainable import TrialTrainable
 from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.mlflow_tracker import RunStatus
 
@@ -132,7 +132,7 @@ class _Sweep:
         scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.path.absolute()))
         try:
             tuner = tune.Tuner(
-                TrialRun,
+                TrialTrainable,
                 tune_config=tune.TuneConfig(
                     search_alg=source,
                     scheduler=make_scheduler(config, read_earlier(config, folder), population),

@@ -22,8 +22,8 @@ from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.folder import list_checkpoints
 from runner.sweep.schedulers import Population, coordinates, from_coordinate, make_population
 from runner.sweep.space import Interval, SearchSpace, read_search_space
-from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
+from runner.sweep.trial_trainable import TrialTrainable
 from runner.sweep.trials import SweepFolder, Trial
 from tests.conftest import QUICK, Run, progress_of, wait_until
 from tests.support.configs import config_from
@@ -37,8 +37,8 @@ SPACE = read_search_space((*FIXED, "algorithm.lr=interval(0,1e-2)", "seed=1,2"),
 
 
 @contextmanager
-def open_trial(settings: TrialSettings) -> Iterator[TrialRun]:
-    trial = TrialRun(config={RUN: settings})
+def open_trial(settings: TrialSettings) -> Iterator[TrialTrainable]:
+    trial = TrialTrainable(config={RUN: settings})
     try:
         yield trial
     finally:

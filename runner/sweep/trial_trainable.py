@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class TrialRun(tune.Trainable):
-    """A process that runs trials one after the other.
+class TrialTrainable(tune.Trainable):
+    """Trains trials one after the other in one process.
 
     A trial begins with its first step: until then Tune may have given it to another process, which holds the run dir.
     """
