@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 class Run:
     """Runs the training loop of a trainer, and records its results.
 
-    Args:
+    Attributes:
         trainer: trains one iteration at a time.
         records: writes results, checkpoints and the summary.
     """
 
     def __init__(self, trainer: Trainer, records: RunRecords) -> None:
-        self._config, self._trainer, self._records = trainer.config, trainer, records
+        self._config, self.trainer, self.records = trainer.config, trainer, records
 
     def train_until_stopped(self) -> int:
         """Train and return the exit code. Ctrl-C, SIGTERM or the end of a budget ends the loop after the iteration."""
@@ -47,7 +47,7 @@ class Run:
                 self.begin()
                 while self.stop_reason is None and reason_to_end() is None:
                     try:
-                        self.record(self._trainer.train())
+                        self.record(self.trainer.train())
                     except Interrupted:
                         break
                 reason = self.stop_reason
@@ -55,13 +55,13 @@ class Run:
                 self.end(status, reason or f"{reason_to_end()} {self._place}")
         except KeyboardInterrupt:
             status = "interrupted"
-            self._records.stop_waiting()
-            self._records.finish("interrupted", "second interrupt; the last checkpoint is kept")
+            self.records.stop_waiting()
+            self.records.finish("interrupted", "second interrupt; the last checkpoint is kept")
         return ExitCode.FINISHED if status == "finished" else ExitCode.INTERRUPTED
 
     def begin(self) -> None:
         """Show what will run, before the first iteration."""
-        records, trainer = self._records, self._trainer
+        records, trainer = self.records, self.trainer
         records.start(trainer)
         records.write_files(trainer.parts)
         if trainer.addresses:
@@ -70,7 +70,7 @@ class Run:
 
     def record(self, result: Result) -> None:
         """Record an iteration. If it meets a stop criterion, run the final evaluations first."""
-        config, records, trainer = self._config, self._records, self._trainer
+        config, records, trainer = self._config, self.records, self.trainer
         is_last = bool(met_criteria(config, result))
         if is_last:
             trainer.evaluate_at_end(result)
@@ -78,30 +78,34 @@ class Run:
         records.write_files(trainer.parts)
         iteration, every = trainer.training_iteration, config.checkpoint.every_iterations
         if every is not None and iteration % every == 0:
-            records.save_checkpoint(trainer)
+            self.save_checkpoint()
         elif iteration == 1 and not config.env.is_external:
             check_storable(trainer.get_state())  # includes the states of environments
         if config.evaluation.has_video(iteration) or (is_last and config.evaluation.video):
             records.record_video(trainer)
 
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint of the last iteration if there is none yet."""
+        self.records.save_checkpoint(self.trainer)
+
     @property
     def _place(self) -> str:
-        iteration = self._trainer.training_iteration
-        if self._trainer.is_evaluation_due:
+        iteration = self.trainer.training_iteration
+        if self.trainer.is_evaluation_due:
             return f"in the evaluation of iteration {iteration}"
-        if self._trainer.parts.metrics.is_partial_iteration:
+        if self.trainer.parts.metrics.is_partial_iteration:
             return f"within iteration {iteration + 1}"
         return f"after iteration {iteration}"
 
     @property
     def stop_reason(self) -> str | None:
         """The first stop criterion that the last iteration met, or None while the run continues."""
-        met = met_criteria(self._config, self._records.last_result)
+        met = met_criteria(self._config, self.records.last_result)
         return str(met[0]) if met else None
 
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
-        records, trainer = self._records, self._trainer
+        records, trainer = self.records, self.trainer
         self._save_last(status)
         recorded = trainer.finish_recording()
         if recorded is not None:
@@ -117,13 +121,13 @@ class Run:
     def _save_last(self, status: Status) -> None:
         """Write a checkpoint, or keep the last one if the run was interrupted in a state that cannot be saved."""
         try:
-            self._records.save_checkpoint(self._trainer)
+            self.save_checkpoint()
         except Interrupted:  # env runners still wait for simulators; keep the last checkpoint and the journal
             return
         except UnstorableItem as error:
             if status == "finished":
                 raise
-            self._records.note(f"no checkpoint was written at this stop: {error}")
+            self.records.note(f"no checkpoint was written at this stop: {error}")
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:
@@ -135,20 +139,20 @@ class Run:
         except RunnerError as error:
             with suppress(RunFailure, Interrupted):  # a full disk, for example: report the first failure
                 self._keep_trained_iteration()
-            self._records.finish("failed", str(error))
+            self.records.finish("failed", str(error))
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
-            self._records.finish("failed", reason)
-            raise RunFailure(_failure_of(error, self._records.run_dir)) from error
+            self.records.finish("failed", reason)
+            raise RunFailure(_failure_of(error, self.records.run_dir)) from error
 
     def _keep_trained_iteration(self) -> None:
         """Record a trained iteration whose evaluation failed: its metrics and a checkpoint."""
-        iteration = self._trainer.training_iteration
-        if iteration > int(self._records.last_result.get("training_iteration") or 0):
-            self._records.add(self._trainer.last_result)
-            self._records.save_checkpoint(self._trainer)
+        iteration = self.trainer.training_iteration
+        if iteration > int(self.records.last_result.get("training_iteration") or 0):
+            self.records.add(self.trainer.last_result)
+            self.save_checkpoint()
 
 
 @contextmanager

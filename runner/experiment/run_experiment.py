@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
@@ -48,11 +49,37 @@ def run_experiment(
         RunFailure: the run failed; files and tracking are closed, and the last checkpoint is kept.
     """
     start_time_s = time.time() if start_time_s is None else start_time_s
-    state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
+    loaded = load_checkpoint(resume_from) if resume_from else None
     provenance = TrainerProvenance(composed, resume_from, is_trusted)
+    with _errors_logged(), interrupts(), opened_run(config, provenance, folder, loaded, start_time_s) as run:
+        return run.train_until_stopped()
+
+
+@contextmanager
+def opened_run(
+    config: ExperimentConfig,
+    provenance: TrainerProvenance,
+    folder: RunFolder,
+    loaded: tuple[dict[str, Any], dict[str, Any]] | None,
+    start_time_s: float,
+) -> Iterator[Run]:
+    """Make the records and the trainer of a run, and close them after this context.
+
+    Args:
+        config: configuration of the experiment.
+        provenance: values and sources of the configuration, and the checkpoint to resume, or None.
+        folder: run dir.
+        loaded: state and manifest of that checkpoint, or None for a new run.
+        start_time_s: Unix time of the start of the run.
+
+    Raises:
+        ConfigError: the experiment cannot be built, or a checkpoint cannot hold its state.
+        CheckpointError: the state is damaged.
+        RunFailure: user code failed.
+    """
+    resume_from, composed = provenance.checkpoint, provenance.composed
+    state, manifest = loaded or ({}, {})
     with (
-        _errors_logged(),
-        interrupts(),
         RunRecords(config, provenance, folder, manifest.get("result", {}), start_time_s) as records,
         ExitStack() as stack,
     ):
@@ -72,7 +99,8 @@ def run_experiment(
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)
-        return Run(trainer, records).train_until_stopped()
+        del loaded, state  # replay buffers may be large
+        yield Run(trainer, records)
 
 
 @contextmanager

@@ -11,11 +11,9 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
-from runner.config.references import hiding_values
-from runner.experiment.run import Run
+from runner.experiment.run_experiment import opened_run
 from runner.experiment.run_folder import opened_run_folder
-from runner.experiment.run_records import RunRecords
-from runner.experiment.trainer import Trainer, TrainerProvenance
+from runner.experiment.trainer import TrainerProvenance
 from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, FolderLost, owner_of
 from runner.sweep.trial_settings import (
     METRICS,
@@ -74,25 +72,12 @@ class TrialTraining:
         _remove_remains(run_dir, resume_from is not None)
         if resume_from is not None:
             folder.write_configuration(composed)  # its population may have changed values
-        stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
-        last_result, provenance = manifest.get("result", {}), TrainerProvenance(composed, resume_from)
-        self._records = stack.enter_context(RunRecords(self._experiment, provenance, folder, last_result, 0.0))
-        with hiding_values(composed.values, composed.references):
-            self._trainer = stack.enter_context(
-                Trainer(
-                    self._experiment,
-                    loads_modules=resume_from is None,
-                    note=self._records.note,
-                    run_dir=run_dir,
-                    provenance=provenance,
-                )
-            )
-        if stored is not None:
-            self._trainer.set_state(stored)
-        self._run = Run(self._trainer, self._records)
+        loaded = load_checkpoint(resume_from) if resume_from else None
+        provenance = TrainerProvenance(composed, resume_from)
+        self._run = stack.enter_context(opened_run(self._experiment, provenance, folder, loaded, 0.0))
         self._run.begin()
         if cloned:
-            self._records.save_checkpoint(self._trainer)  # a checkpoint of this trial, with its values
+            self._run.save_checkpoint()  # a checkpoint of this trial, with its values
             remove_clone(run_dir)
         self._newest = self._newest_on_disk()
         self._saved_at = self._time
@@ -100,7 +85,7 @@ class TrialTraining:
     @property
     def _time(self) -> float:
         """The time for schedulers."""
-        return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
+        return self._run.records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:
         """Return the report of an iteration for `TrialTrainable.step`."""
@@ -108,12 +93,12 @@ class TrialTraining:
         if run.stop_reason is None:  # a resumed run may have met a criterion already
             try:
                 with run.failure_recorded():
-                    run.record(self._trainer.train())
+                    run.record(run.trainer.train())
                     self._save_for_population()
             except Exception:
                 self._is_over = True
                 raise
-        metrics = {name: value for name, value in self._records.last_result.items() if value is not None}
+        metrics = {name: value for name, value in run.records.last_result.items() if value is not None}
         objectives = self._experiment.objectives
         # Not every iteration has an evaluation.
         self._known |= {name: metrics[name] for name in objectives if name in metrics}
@@ -132,7 +117,7 @@ class TrialTraining:
     def save(self) -> None:
         """Write a checkpoint, unless the trial is over."""
         if not self._is_over:
-            self._records.save_checkpoint(self._trainer)
+            self._run.save_checkpoint()
             self._saved_at = self._time
             self._newest = self._newest_on_disk()
 
