@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from runner.cli.arguments import Arguments, UsageError, config_dir_in, split_verb
-from runner.cli.verbs import VERBS, CommandOption, first_words, options_of, subverbs_of
+from runner.cli.verbs import RUN_WORDS, VERBS, CommandOption, first_words, options_of, subverbs_of
 from runner.config.errors import Problem, nearest_match
 
 _BASH = """\
@@ -209,10 +209,10 @@ class _Line:
 
 
 def _names_of_runs(name: str) -> list[str]:
+    if name not in RUN_WORDS:
+        return []
     from runner.cli.named_runs import list_runs
     from runner.config.paths import LATEST, zoo_dir
 
-    if name not in ("RUN", "RUN_OR_SWEEP", "POLICY"):
-        return []
     zoo = [f"zoo:{path.stem}" for path in zoo_dir().glob("*.onnx")] if name == "POLICY" else []
     return [LATEST, *list_runs(), *zoo]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 
 from runner.cli.arguments import Arguments, parse_arguments, split_verb, wants_stack_trace
 from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
-from runner.cli.verbs import CANDIDATES, DEFAULT_VERB, HELP, VERBS, VERSION, subverbs_of
+from runner.cli.verbs import CANDIDATES, DEFAULT_VERB, HELP, RUN_WORDS, VERBS, VERSION, subverbs_of
 from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import RunnerError
 from runner.config.exit_codes import ExitCode
@@ -52,17 +52,17 @@ def _run_reported(argv: list[str]) -> int:
 
 def _is_training(argv: Sequence[str]) -> bool:
     """Return whether the command trains: its results are files, so it needs no stdout."""
-    return bool(argv) and _text_asked_for(argv) is None and VERBS[split_verb(argv)[0]].is_training
+    return bool(argv) and _requested_text(argv) is None and VERBS[split_verb(argv)[0]].is_training
 
 
 def _run(argv: list[str]) -> int:
-    text = _text_asked_for(argv)
+    text = _requested_text(argv)
     if text is not None:
         print(text, end="")
         return 0 if argv else ExitCode.MISTAKE
     arguments = parse_arguments(argv)
-    with _output_as_asked_for(arguments):
-        if _names_run(arguments):
+    with _verbosity(arguments):
+        if not RUN_WORDS.isdisjoint(VERBS[arguments.verb].word_names):
             from runner.cli.named_runs import with_local_runs
 
             arguments = with_local_runs(arguments)
@@ -70,11 +70,7 @@ def _run(argv: list[str]) -> int:
         return code
 
 
-def _names_run(arguments: Arguments) -> bool:
-    return any("RUN" in name or name in ("POLICY", "SWEEP") for name in VERBS[arguments.verb].word_names)
-
-
-def _text_asked_for(argv: Sequence[str]) -> str | None:
+def _requested_text(argv: Sequence[str]) -> str | None:
     """Return the help, the version or completions; None for a command."""
     if argv[:2] == ["completion", CANDIDATES]:
         from runner.cli.completion import complete
@@ -102,8 +98,8 @@ def _verb_of(words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _output_as_asked_for(arguments: Arguments) -> Iterator[None]:
-    """Follow `--quiet` and `--verbose`."""
+def _verbosity(arguments: Arguments) -> Iterator[None]:
+    """Apply `--quiet` and `--verbose` in this context."""
     if arguments.has("--verbose"):
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(_LOG_FORMAT))

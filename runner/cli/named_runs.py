@@ -11,13 +11,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from runner.cli.arguments import Arguments
-from runner.cli.verbs import VERBS
+from runner.cli.verbs import RUN_WORDS, VERBS
 from runner.config.errors import Problem, UserError
 from runner.config.overrides import names_run_dir, override_value
 from runner.config.paths import LATEST, is_url
 
 _OUTPUTS = "outputs"
-_RUN_WORDS = ("RUN", "POLICY", "RUN_OR_SWEEP")
 _DATE, _TIME = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]", "[0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
 _FILES_OF_RUN = ("progress.jsonl", ".hydra", "checkpoints")
 
@@ -36,7 +35,7 @@ def with_local_runs(arguments: Arguments) -> Arguments:
     target, is_complete = Path(named[-1]).absolute() if named else None, arguments.verb == "resume"
     names = VERBS[arguments.verb].word_names
     words = tuple(
-        _local(word, target, is_complete) if name in _RUN_WORDS else word
+        _local(word, target, is_complete) if name in RUN_WORDS else word
         for name, word in zip(names, arguments.words, strict=False)
     )
     opponents = tuple(_local(text, None, False) for text in arguments.values("--against"))

@@ -97,6 +97,9 @@ WORDS: Mapping[str, str] = {
     "SHELL": "bash, zsh or fish",
 }
 
+# The words that also accept a URL, an experiment's name or `latest` instead of a path.
+RUN_WORDS = frozenset({"RUN", "POLICY", "RUN_OR_SWEEP"})
+
 HELP = CommandOption(("-h", "--help"), "print the help of the verb")
 VERSION = CommandOption(("-V", "--version"), "print the version")
 COMMON = (
