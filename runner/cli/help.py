@@ -18,7 +18,8 @@ EXIT_CODES = {
     ExitCode.MISTAKE: "the command line, the configuration or a file is wrong; no run was started",
     ExitCode.ASSERTION: "finished, but an --assert condition is not met",
     ExitCode.BUDGET: "the --budget ran out before the end",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); training writes a checkpoint first, also if its output pipe is closed",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); training writes a checkpoint first, also if its "
+    "output pipe is closed",
     ExitCode.BROKEN_PIPE: "the reader of the output closed the pipe, as in `runner list | head`",
 }
 

@@ -47,8 +47,8 @@ def _lines(result: Result) -> list[str]:
     rule = result.rule
     lines = [f"{rule.number:<18} {rule.what}: {result.outcome}" + (f" ({result.why})" if result.why else "")]
     if result.outcome == "fail":
-        told = (("sent", result.sent), ("expected", result.expected), ("got", result.got))
-        lines += [f"{'':<18}   {name:<9} {text}" for name, text in told]
+        details = (("sent", result.sent), ("expected", result.expected), ("got", result.got))
+        lines += [f"{'':<18}   {name:<9} {text}" for name, text in details]
     return lines
 
 

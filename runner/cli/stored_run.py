@@ -228,8 +228,8 @@ def naming_changes(stored: StoredRun) -> AbstractContextManager[None]:
     if not stored.changes:
         return nullcontext()
     changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
-    told = f"changed by overrides: {changes}"
-    return relocating(lambda where: f"{where}\n{told}" if where else told)
+    line = f"changed by overrides: {changes}"
+    return relocating(lambda where: f"{where}\n{line}" if where else line)
 
 
 def check_writable(run_dir: Path, *names: str) -> None:

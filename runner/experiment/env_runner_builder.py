@@ -126,7 +126,7 @@ def build_stepping_env_runner(
     for network in networks_of(built_modules).values():
         network.to(device)
     for built in built_modules.values():
-        _place(built, config, identity)
+        _prepare_pipelines(built, config, identity)
     build = _build_multi_agent_runner if has_several_agents(specs) else _build_single_agent_runner
     return build(config, specs, built_modules, identity, writer_id, callbacks)
 
@@ -148,7 +148,9 @@ def _build_single_agent_runner(
     listeners += _listeners_of(features, env)
     if writer_id is not None:
         listeners.append(EpisodeRecording(build_recorder(config, acting.spec, writer_id, identity.index)))
-    heard = _episode_callbacks(config, identity, callbacks, env, acting.module)
+    hooks = _episode_callbacks(config, identity, callbacks, env, acting.module)
+    if hooks is not None:
+        listeners.append(hooks)
     runner = _runner_class(config, SingleAgentEnvRunner)(
         env,
         acting.module,
@@ -157,9 +159,9 @@ def _build_single_agent_runner(
         identity,
         lookback_of(config, built_modules),
         config.env.validate_observations,
-        [*listeners, *heard],
+        listeners,
     )
-    return _checked(runner, heard, config)
+    return _checked(runner, hooks, config)
 
 
 def _build_multi_agent_runner(
@@ -191,7 +193,9 @@ def _build_multi_agent_runner(
     if writer_id is not None:
         recorder = build_env_episode_recorder(config, specs, writer_id, identity.index)
         listeners.append(EnvEpisodeRecording(recorder, identity.id_prefix))
-    heard = _episode_callbacks(config, identity, callbacks, env, module)
+    hooks = _episode_callbacks(config, identity, callbacks, env, module)
+    if hooks is not None:
+        listeners.append(hooks)
     runner = _runner_class(config, MultiAgentEnvRunner)(
         env,
         modules,
@@ -200,16 +204,16 @@ def _build_multi_agent_runner(
         lookback_of(config, built_modules),
         config.env.validate_observations,
         together is not None,
-        [*listeners, *heard],
+        listeners,
     )
-    return _checked(runner, heard, config)
+    return _checked(runner, hooks, config)
 
 
 def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
     return (config.evaluation if identity.role == EVALUATION else config.env_runners).num_envs_per_env_runner
 
 
-def _place(built: BuiltActingModule, config: ExperimentConfig, identity: RunnerIdentity) -> None:
+def _prepare_pipelines(built: BuiltActingModule, config: ExperimentConfig, identity: RunnerIdentity) -> None:
     """Freeze the pipelines of an evaluation; set the index of the env runner in the others."""
     index = identity.index
     for pipeline in (built.env_to_module, built.module_to_env):
@@ -266,21 +270,21 @@ def _make_vector_env(
 
 def _episode_callbacks(
     config: ExperimentConfig, identity: RunnerIdentity, callbacks: Callbacks | None, env: Any, module: Any
-) -> list[EpisodeCallbacks]:
-    """Make the listener that calls the callbacks; empty if they do not override any hook that an env runner calls."""
+) -> EpisodeCallbacks | None:
+    """Make the listener that calls the callbacks; None if they do not override any hook that an env runner calls."""
     if callbacks is None:
         callbacks = build_callbacks(config, is_evaluation=identity.role == EVALUATION)
     if not callbacks.overrides_any(*EPISODE_HOOKS):
-        return []
-    return [EpisodeCallbacks(callbacks, env.environments, identity.index, env.num_envs, module)]
+        return None
+    return EpisodeCallbacks(callbacks, env.environments, identity.index, env.num_envs, module)
 
 
-def _checked(runner: Any, heard: Sequence[EpisodeCallbacks], config: ExperimentConfig) -> EnvRunner:
+def _checked(runner: Any, hooks: EpisodeCallbacks | None, config: ExperimentConfig) -> EnvRunner:
     """Return the env runner. A custom class is wrapped to check that it calls the hooks of its callbacks."""
-    if not (heard and is_user_defined(type(runner))):
+    if hooks is None or not is_user_defined(type(runner)):
         return cast(EnvRunner, runner)
     given = ", ".join(str(block.get("_target_")) for block in config.callbacks)
-    return cast(EnvRunner, CheckedEnvRunner(runner, heard[0], given))
+    return cast(EnvRunner, CheckedEnvRunner(runner, hooks, given))
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:

@@ -193,10 +193,10 @@ class _Rehearsal:
     def _try_evaluation(self, built_modules: Mapping[str, BuiltModule]) -> None:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
-            told = list(self._problems)
+            earlier = list(self._problems)
             sampled = self._try("one step of evaluation", lambda: first_sample(config, built_modules, EVALUATION))
-            known = {problem.what for problem in told}  # from the training step, which uses the same parts
-            self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
+            known = {problem.what for problem in earlier}  # from the training step, which uses the same parts
+            self._problems = earlier + [one for one in self._problems[len(earlier) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
             specs = {module_id: built.spec for module_id, built in built_modules.items()}

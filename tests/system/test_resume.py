@@ -440,7 +440,10 @@ def test_later_checkpoints_are_gone_even_if_the_resumed_run_writes_none(
 def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:
     outcome = run_main("resume", str(run_dir), "algorithm.lr=5e-3", "stop.training_iteration=3")
     assert outcome.code == 0, outcome.err
-    assert "changed by overrides (new checkpoints contain the changes, so later resumes need not repeat them)\n" in outcome.out
+    assert (
+        "changed by overrides (new checkpoints contain the changes, so later resumes need not repeat them)\n"
+        in outcome.out
+    )
     rates = [line["learners/default_policy/default_optimizer_learning_rate"] for line in progress_of(run_dir)]
     assert rates[-1] == 5e-3
     assert rates[0] == rates[1] != 5e-3
