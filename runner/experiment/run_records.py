@@ -35,7 +35,6 @@ from runner.tracking.headline import (
     RunSummary,
     Status,
     resume_command,
-    summary_lines,
 )
 from runner.tracking.progress_log import ProgressLog, write_result
 from runner.tracking.run_info import run_info
@@ -231,7 +230,7 @@ class RunRecords:
         with suppress(*([RunFailure] if status == "failed" else [])), self._folder.writing():
             write_result(self.run_dir / "result.json", result)
         self._tracking.log_artifact(self.run_dir / "result.json")
-        lines = summary_lines(self._summary(status, reason, newest))
+        lines = self._summary(status, reason, newest).lines()
         if self._uploads is not None:
             self._uploads.finish(self._checkpoints.prune)
         self._display.finish(lines, is_done=status == "finished")

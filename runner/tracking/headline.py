@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from runner.config.metric_words import words_of
@@ -203,42 +203,58 @@ Status = Literal["finished", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of a run. Lines of None values are left out; `warnings` come last, one line each."""
+    """Summary of a run. Values that are None are left out.
+
+    Attributes:
+        time_s: duration of the entire run, without the time between an end and a resume.
+        rows_read: rows of recorded data that this process has read.
+        rows_per_s: rows read per second, or None if all rows were read at the start.
+    """
 
     status: Status
     stop_reason: str
     iterations: int
     env_steps: int
-    time_s: float  # of the entire run, without the time between an end and a resume
+    time_s: float
     run_dir: str | os.PathLike[str]
-    rows_read: int | None = None  # rows of recorded data read by this process
-    rows_per_s: float | None = None  # None if all rows were read at the start
+    rows_read: int | None = None
+    rows_per_s: float | None = None
     last_return: float | None = None
     best_return: float | None = None
     evaluation_return: float | None = None
     checkpoint: str | os.PathLike[str] | None = None
     tracking_uri: str | None = None
     resume_command: str | None = None
-    warnings: list[str] = field(default_factory=list)
 
+    def lines(self) -> list[str]:
+        """Return the lines for `Display.finish`."""
+        steps_per_s = self.env_steps / self.time_s if self.time_s > 0 else None
+        rows = {
+            "iterations": count_text(self.iterations),
+            "env steps": f"{count_text(self.env_steps)} ({count_text(steps_per_s)} per second)",
+            "rows read": self._rows_text,
+            "time": time_text(self.time_s),
+            "return": self._return_text,
+            "run dir": os.fspath(self.run_dir),
+            "checkpoint": None if self.checkpoint is None else os.fspath(self.checkpoint),
+            "MLflow": None if self.tracking_uri is None else ui_command(self.tracking_uri),
+            "resume": self.resume_command,
+        }
+        shown = [f"  {label:<10}  {text}" for label, text in rows.items() if text is not None]
+        return [f"{self.status}: {self.stop_reason}", *shown]
 
-def summary_lines(summary: RunSummary) -> list[str]:
-    """Return the lines for `Display.finish`."""
-    steps_per_s = summary.env_steps / summary.time_s if summary.time_s > 0 else None
-    rows = {
-        "iterations": count_text(summary.iterations),
-        "env steps": f"{count_text(summary.env_steps)} ({count_text(steps_per_s)} per second)",
-        "rows read": _rows_text(summary),
-        "time": time_text(summary.time_s),
-        "return": _return_text(summary),
-        "run dir": os.fspath(summary.run_dir),
-        "checkpoint": None if summary.checkpoint is None else os.fspath(summary.checkpoint),
-        "MLflow": None if summary.tracking_uri is None else ui_command(summary.tracking_uri),
-        "resume": summary.resume_command,
-    }
-    lines = [f"{summary.status}: {summary.stop_reason}"]
-    lines += [f"  {label:<10}  {text}" for label, text in rows.items() if text is not None]
-    return lines + [f"warning: {text}" for text in summary.warnings]
+    @property
+    def _rows_text(self) -> str | None:
+        if self.rows_read is None:
+            return None
+        rate = "" if self.rows_per_s is None else f" ({count_text(self.rows_per_s)} per second)"
+        return f"{count_text(self.rows_read)}{rate}"
+
+    @property
+    def _return_text(self) -> str | None:
+        numbers = {"last": self.last_return, "best": self.best_return, "evaluation": self.evaluation_return}
+        shown = [f"{label} {number_text(value)}" for label, value in numbers.items() if value is not None]
+        return ", ".join(shown) or None
 
 
 def resume_command(run_dir: str | os.PathLike[str]) -> str:
@@ -258,17 +274,3 @@ def _command(verb: str, run_dir: str | os.PathLike[str]) -> str:
 def time_text(seconds: float) -> str:
     """Return h:mm:ss, or a short time in seconds."""
     return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
-
-
-def _rows_text(summary: RunSummary) -> str | None:
-    if summary.rows_read is None:
-        return None
-    rate = "" if summary.rows_per_s is None else f" ({count_text(summary.rows_per_s)} per second)"
-    return f"{count_text(summary.rows_read)}{rate}"
-
-
-def _return_text(summary: RunSummary) -> str | None:
-    numbers = {"last": summary.last_return, "best": summary.best_return}
-    numbers["evaluation"] = summary.evaluation_return
-    shown = [f"{label} {number_text(value)}" for label, value in numbers.items() if value is not None]
-    return ", ".join(shown) or None
