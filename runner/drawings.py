@@ -56,7 +56,7 @@ class BoxStack:
     """Boxes in a vertical stack.
 
     Attributes:
-        boxes: from top to bottom.
+        boxes: the boxes, from top to bottom.
         gives: output of each box, shown next to the arrow below it; None, without an arrow, for the last box.
         title: title above the boxes.
     """

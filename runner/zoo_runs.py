@@ -78,8 +78,8 @@ class ZooRun:
         """Return the line of `zoo/runs.jsonl`."""
         return json.dumps(asdict(self)) + "\n"
 
-    def has_same_numbers_as(self, other: ZooRun) -> bool:
-        """Return whether the runs were made on the same kind of processor, with the same versions."""
+    def has_same_platform_as(self, other: ZooRun) -> bool:
+        """Return whether both runs used the same kind of processor and the same versions, and so have equal numbers."""
         ours, theirs = (
             {name: version for name, version in run.versions.items() if name not in _NOT_IN_NUMBERS}
             for run in (self, other)
@@ -89,13 +89,13 @@ class ZooRun:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the zoo needs to know of an experiment.
+    """An experiment of the zoo, and how its runs are rated.
 
     Attributes:
-        metric: name of the return that counts.
-        target: the return in `stop`, or None.
+        metric: metric that rates a run.
+        target: value of the metric at which runs stop, or None.
         max_env_steps: limit of env steps.
-        digest: of all values of the configuration but the seed.
+        digest: digest of the configuration; a seed on the command line does not change it.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Experiment:
         """Compose an experiment.
 
         Raises:
-            ConfigError: it does not exist, or has a mistake.
+            ConfigError: the experiment does not exist, or is not valid.
         """
         composed = compose_experiment([f"experiment={name}"])
         config = build_experiment_config(composed)
@@ -124,8 +124,8 @@ class Experiment:
         """Train in another process, or continue from the last checkpoint in `run_dir`, and return the finished run.
 
         Args:
-            seed: of the run.
-            run_dir: for the run; a run of this experiment and seed that is there is continued.
+            seed: seed of the run.
+            run_dir: run dir, which may contain an unfinished run of this experiment and seed.
             arguments: further arguments for the command line.
 
         Raises:

@@ -27,8 +27,8 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
     """Run a command that trains, check its outcome, write the report, and return the exit code of the process.
 
     Args:
-        arguments: of the command line.
-        train: the command; it names its run or sweep to the verdict, and returns 0, 1, 2 or 130.
+        arguments: the command line.
+        train: trains, and returns the exit code. It passes the run or the sweep to the verdict.
 
     Raises:
         UserError: an assertion or the budget is not valid, or the report cannot be written; raised before `train`.

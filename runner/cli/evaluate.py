@@ -117,7 +117,7 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     Args:
         stored: the run that is evaluated.
         other: a policy file, a run dir, or one of its checkpoints.
-        folder: for the policy file of another run.
+        folder: folder to which the policies of another run are exported.
         is_trusting: follow the other run's files, whoever wrote them.
 
     Raises:
@@ -177,11 +177,11 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
 
 
 def held_out_lines(config: ExperimentConfig, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
-    """Yield the lines.
+    """Yield the lines about an evaluation on held-out data.
 
     Args:
         config: the experiment.
-        metrics: of the evaluation, under names without `evaluation/offline/`.
+        metrics: metrics of the evaluation, by names without `evaluation/offline/`.
     """
     data = config.evaluation.offline_evaluation_input_
     names = ", ".join(data) if isinstance(data, list) else data

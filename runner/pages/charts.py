@@ -68,7 +68,7 @@ class CurveStyle:
     """Style of `curves`.
 
     Attributes:
-        is_small: for several charts in a row.
+        is_small: whether several charts are shown in a row.
         is_log: whether the y-axis is logarithmic.
         is_stepped: whether a value holds until the next one.
         is_marked: whether points with `marked` are shown, for lines of few points.
@@ -275,7 +275,7 @@ def scatter(
         x_title, y_title: titles of the axes. A small chart only shows them in its tooltip.
         x_values: ordered categories, or None if `x` is a number.
         is_log: whether the x-axis is logarithmic.
-        is_small: for several charts in a row.
+        is_small: whether several charts are shown in a row.
 
     Rows of `POINTS`: `x`, `y`, `trial`, `values` (text), `marked`.
     """
