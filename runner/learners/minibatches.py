@@ -23,7 +23,7 @@ from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule, rows_at
 from runner.pipelines.connector import LOSS_MASK, STEP_ROWS
 
-Units = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]  # of units in a train batch, or of their env steps
 
 
 class _Units:
@@ -36,9 +36,9 @@ class _Units:
     """
 
     columns: dict[str, Any]
-    indices: Units
+    indices: Indices
     num_rows: int
-    _all: Units | None = None  # `indices`, if all units have a loss and are rows
+    _all: Indices | None = None  # `indices`, if all units have a loss and are rows
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str]) -> None:
         self.columns = {name: batch[name] for name in reads}
@@ -48,19 +48,19 @@ class _Units:
             self._all = self.indices = _first_indices(nested.row_count(self.columns))
         self.num_rows = len(self.indices)
 
-    def num_parts(self, indices: Units, num_parts: int) -> int:
+    def num_parts(self, indices: Indices, num_parts: int) -> int:
         """Return the number of parts for these units if their env steps alone would be split into `num_parts`."""
         return num_parts
 
-    def are_all(self, indices: Units) -> bool:
+    def are_all(self, indices: Indices) -> bool:
         """Return whether these are all rows of the columns, in order."""
         return indices is self._all
 
-    def rows_in(self, indices: Units) -> int:
+    def rows_in(self, indices: Indices) -> int:
         """Return the number of env steps in these units."""
         return len(indices)
 
-    def row_indices(self, indices: Units) -> Units:
+    def row_indices(self, indices: Indices) -> Indices:
         """Return, for each env step of these units, its index among all env steps with a loss."""
         return np.searchsorted(self.indices, indices)
 
@@ -70,7 +70,7 @@ class _Units:
 
 
 @lru_cache(maxsize=4)
-def _first_indices(num_rows: int) -> Units:
+def _first_indices(num_rows: int) -> Indices:
     """Return 0, 1, ...; cached because most train batches have the same size."""
     return np.arange(num_rows)
 
@@ -81,17 +81,17 @@ class _Sequences(_Units):
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str], inputs: Sequence[str]) -> None:
         self._reads, self._inputs = reads, inputs
         self.columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *reads))}
-        self._lengths: Units = batch[LOSS_MASK].sum(1).cpu().numpy()  # env steps of each sequence
+        self._lengths: Indices = batch[LOSS_MASK].sum(1).cpu().numpy()  # env steps of each sequence
         self.indices = np.flatnonzero(self._lengths)  # without sequences that consist of a bootstrap row only
         self.num_rows = int(self._lengths.sum())
 
-    def num_parts(self, indices: Units, num_parts: int) -> int:
+    def num_parts(self, indices: Indices, num_parts: int) -> int:
         return num_microbatches(len(indices), num_microbatches(len(indices), num_parts))
 
-    def rows_in(self, indices: Units) -> int:
+    def rows_in(self, indices: Indices) -> int:
         return int(self._lengths[indices].sum())
 
-    def row_indices(self, indices: Units) -> Units:
+    def row_indices(self, indices: Indices) -> Indices:
         starts = np.cumsum(self._lengths) - self._lengths
         return np.concatenate([np.arange(starts[one], starts[one] + self._lengths[one]) for one in indices])
 
@@ -113,7 +113,7 @@ class Minibatch:
     num_rows_of_all: int
     is_last_epoch: bool
     _units: _Units
-    _indices: Units
+    _indices: Indices
     _sizes: Sequence[int]  # units of each microbatch
     _columns: Sequence[dict[str, Any]]  # of each microbatch
 
@@ -133,34 +133,18 @@ class Minibatch:
         """Whether these are all rows with a loss, in the batch's order."""
         return self._indices is self._units.indices
 
-    def row_indices(self) -> Units:
+    def row_indices(self) -> Indices:
         """Return (num_rows,) the index of each row among the batch's rows with a loss."""
         return self._units.row_indices(self._indices)
 
 
 # The indices of a minibatch's units, and the sizes and columns of its microbatches.
-_Part = tuple[Units, list[int], list[dict[str, Any]]]
-
-
-@dataclass(slots=True, eq=False)
-class CutBatch:
-    """A train batch and its division into minibatches.
-
-    Attributes:
-        units: rows or sequences of the batch.
-        sizes: number of units in each minibatch.
-        rows_of_all: number of env steps of all peers in each minibatch, or None without peers.
-        in_order: the minibatches of each epoch; empty if rows are shuffled.
-    """
-
-    units: _Units
-    sizes: list[int]
-    rows_of_all: list[int] | None
-    in_order: list[_Part]
+_Gathered = tuple[Indices, list[int], list[dict[str, Any]]]
 
 
 class Minibatches:
-    """Splits the train batches of one module according to `minibatching`, `minibatch_size` and `microbatch_size`.
+    """Splits the train batches of one module according to `num_epochs`, `minibatching`, `minibatch_size` and
+    `microbatch_size`.
 
     Args:
         module: if it is stateful, it learns from entire sequences.
@@ -185,37 +169,36 @@ class Minibatches:
         self._reads = tuple(dict.fromkeys((*loss.reads, *module.learner_inputs)))
         self._stream, self._device, self._collective = stream, device, collective
 
-    def cut(self, batch: Mapping[str, Any]) -> CutBatch:
-        """Agree with the peers on the sizes of a batch's minibatches, or on none if a learner does not have rows."""
+    def epochs(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
+        """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
+
+        All learners get the same number of minibatches: 0 if one of them does not have rows. Shuffled rows are gathered
+        once per epoch and column. Rows in time order, or in a single minibatch, are gathered once. A minibatch is a
+        view.
+        """
         units = self._units(batch)
         sizes = self._sizes(units, self._config.minibatch_size)
+        if not sizes:
+            return
         rows_of_all = None
-        if sizes and self._collective.num_learners > 1:
+        if self._collective.num_learners > 1:
             rows_of_all = even_sizes(self._collective.total(units.num_rows), len(sizes))
         is_shuffled = self._config.minibatching == "shuffled" and len(sizes) > 1
-        in_order = list(self._cut(units, units.indices, sizes)) if sizes and not is_shuffled else []
-        return CutBatch(units, sizes, rows_of_all, in_order)
-
-    def epoch(self, cut: CutBatch, is_last: bool) -> Iterator[Minibatch]:
-        """Yield minibatches of nearly equal size, in one pass over the rows with a loss.
-
-        Shuffled rows are gathered once per epoch and column. Rows in time order, or in a single minibatch, are gathered
-        once. A minibatch is a view.
-        """
-        if not cut.sizes:
-            return
-        units = cut.units
-        parts = cut.in_order or self._cut(units, self._stream.permutation(units.indices), cut.sizes)
-        for number, (units_of_one, part_sizes, columns) in enumerate(parts):
-            num_rows = units.rows_in(units_of_one)
-            of_all = num_rows if cut.rows_of_all is None else cut.rows_of_all[number]
-            yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
+        in_order = [] if is_shuffled else list(self._gather(units, units.indices, sizes))
+        num_epochs = self._config.num_epochs
+        for epoch in range(num_epochs):
+            gathered = in_order or self._gather(units, self._stream.permutation(units.indices), sizes)
+            for number, (indices, part_sizes, columns) in enumerate(gathered):
+                num_rows = units.rows_in(indices)
+                num_rows_of_all = num_rows if rows_of_all is None else rows_of_all[number]
+                is_last = epoch == num_epochs - 1
+                yield Minibatch(num_rows, num_rows_of_all, is_last, units, indices, part_sizes, columns)
 
     def all_rows(self, batch: Mapping[str, Any]) -> Minibatch | None:
         """Return all rows with a loss as one minibatch, in order, or None if a learner does not have rows."""
         units = self._units(batch)
         sizes = self._sizes(units, None)
-        for indices, part_sizes, columns in self._cut(units, units.indices, sizes) if sizes else ():
+        for indices, part_sizes, columns in self._gather(units, units.indices, sizes) if sizes else ():
             return Minibatch(units.num_rows, units.num_rows, True, units, indices, part_sizes, columns)
         return None
 
@@ -232,8 +215,8 @@ class Minibatches:
         fewest_units = -self._collective.most(-num_units)
         return even_sizes(num_units, min(num_parts, fewest_units))
 
-    def _cut(self, units: _Units, indices: Units, sizes: list[int]) -> Iterator[_Part]:
-        """Gather units and yield each minibatch."""
+    def _gather(self, units: _Units, indices: Indices, sizes: list[int]) -> Iterator[_Gathered]:
+        """Gather these units, and yield minibatches of these numbers of units."""
         if len(sizes) == 1 and self._config.microbatch_size is None and units.are_all(indices):
             yield indices, sizes, [units.columns]
             return
@@ -250,7 +233,7 @@ class Minibatches:
         for of_one, sizes_of_one in zip(minibatches, part_sizes, strict=True):
             yield of_one, sizes_of_one, [next(parts) for _ in sizes_of_one]
 
-    def _microbatch_sizes(self, units: _Units, minibatches: Sequence[Units]) -> list[list[int]]:
+    def _microbatch_sizes(self, units: _Units, minibatches: Sequence[Indices]) -> list[list[int]]:
         limit = self._config.microbatch_size
         if limit is None:
             return [[len(indices)] for indices in minibatches]

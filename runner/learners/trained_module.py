@@ -90,9 +90,7 @@ class TrainedModule:
     def epochs(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
         """Yield the minibatches of `num_epochs` passes over the rows of a batch."""
         self.loss.before_epochs(self.module, batch)
-        cut = self.minibatches.cut(batch)
-        for epoch in range(self.config.num_epochs):
-            yield from self.minibatches.epoch(cut, is_last=epoch == self.config.num_epochs - 1)
+        yield from self.minibatches.epochs(batch)
 
     def is_at_limit(self, record: Record) -> bool:
         """Return whether the metrics of a minibatch, averaged over the peers, exceed a limit of the loss."""
