@@ -30,7 +30,7 @@ _EXPORTS: dict[str, str] = {
     "SharedEncoders": "multi_rl_module",
     "SquashedGaussian": "gaussian",
     "TD3Module": "q_function_modules",
-    "check_mask_space": "actor_critic_module",
+    "check_mask_space": "action_masks",
     "distribution_for": "distributions",
     "frozen": "target_networks",
     "target_of": "target_networks",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from runner.compat.torch_functions import submodules
 from runner.config.schemas import ModuleConfig
-from runner.modules.actor_critic_module import without_mask
+from runner.modules.action_masks import without_mask
 from runner.modules.implicit_quantiles import ImplicitQuantileHead
 from runner.modules.layers import (
     MLP,

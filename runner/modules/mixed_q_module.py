@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.action_distribution import MASKED_LOGIT
-from runner.modules.actor_critic_module import without_mask
+from runner.modules.action_masks import without_mask
 from runner.modules.double_q_module import q_head
 from runner.modules.layers import Memory, State, memory_for
 from runner.modules.observation_encoder import ObservationEncoder

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from runner.config.errors import show_value
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
-from runner.modules.actor_critic_module import ActorCriticModule, without_mask
+from runner.modules.action_masks import without_mask
+from runner.modules.actor_critic_module import ActorCriticModule
 from runner.modules.distributions import squashed_distribution
 from runner.modules.layers import ALL, Members, State, make_head, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
