@@ -22,7 +22,7 @@ from runner.interrupts import Interrupted
 from runner.module_building import BuiltModule
 from runner.pipelines.custom_metrics import merged_metrics
 from runner.plans import Result
-from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
+from runner.plans.episode_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
 from runner.plans.run_parts import RunParts
 from runner.rows.finished_episodes import FinishedEpisodes
 

@@ -1,6 +1,7 @@
 """Execution plans: a training loop as operators on flows of items, and the context that they work with."""
 
 from runner.plans.context import NotReady, PlanContext
+from runner.plans.episode_metrics import Result
 from runner.plans.items import Experiences, Gradients, Item, IterationEnd, Origin, TrainResult
 from runner.plans.operator import Branch, Node, Operator, PlanEnded, Source
 from runner.plans.operators.concurrency import Concurrently, Dequeue, Duplicate, Enqueue
@@ -19,7 +20,7 @@ from runner.plans.operators.training import (
 from runner.plans.plan import Plan
 from runner.plans.reading import make_plan
 from runner.plans.recorded_batches import RecordedBatches
-from runner.plans.run_metrics import Result, RunMetrics
+from runner.plans.run_metrics import RunMetrics
 
 __all__ = [
     "ApplyGradients",

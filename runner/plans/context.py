@@ -21,8 +21,8 @@ from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.pipeline_metrics import joined_reports
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.async_requests import AsyncRequests
+from runner.plans.episode_metrics import Result
 from runner.plans.items import Experiences, Item, Origin
-from runner.plans.run_metrics import Result
 from runner.plans.run_parts import RunParts
 
 if TYPE_CHECKING:  # env runners import this module, and must not import the libraries of recorded data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ import numpy.typing as npt
 
 from runner.config.declared_metrics import Reports
 from runner.config.errors import list_names, nearest_match
-from runner.config.info_metrics import PREFIX, InfoMetric
+from runner.config.info_metrics import InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.parts import Part
-from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics, reduce_numbers
+from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics
+from runner.plans.episode_metrics import RecentEpisodes, Result, episode_metrics, mean_returns_by_id, reduced_infos
 from runner.plans.items import Item, TrainResult
 from runner.plans.system_usage import SystemUsage
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
-_NO_NUMBERS = np.zeros(0)
 _COUNTERS = (
     "training_iteration",
     "num_env_steps_sampled_lifetime",
@@ -32,8 +32,6 @@ _COUNTERS = (
     "num_gradient_steps_lifetime",
     "num_episodes_lifetime",
 )
-# Metric name with slashes -> number, or None while there is nothing to average.
-Result = dict[str, float | int | None]
 
 
 @dataclass
@@ -56,8 +54,6 @@ class RunMetrics(Part):
 
     Attributes:
         of_infos: metrics computed from infos.
-        infos: metric from infos -> numbers of the newest finished episodes.
-        info_keys: keys of the newest infos, for metrics that found no number.
         counts_recorded: whether recorded env steps count as sampled, because the plan samples none.
         reports_lag: whether samples may come from older weights, because the plan samples asynchronously.
         is_partial_iteration: whether a checkpoint was taken within the current iteration.
@@ -85,13 +81,8 @@ class RunMetrics(Part):
         self._samples_episodes = samples_episodes
         self._warn, self._env_name = warn, env_name
         self._has_warned = self._has_looked_at_infos = False
-        self._returns: deque[float] = deque(maxlen=smoothing)
-        self._lengths: deque[int] = deque(maxlen=smoothing)
-        self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
         self.of_infos = of_infos
-        self.info_keys: tuple[str, ...] = ()
-        self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
-        self._smoothing = smoothing
+        self._recent = RecentEpisodes(smoothing, of_infos)
         self._reported: ReducedMetrics = {}
         self._reductions: dict[str, str] = {}  # metric of an operator -> its reduction
         self.training_iteration = 0
@@ -193,18 +184,9 @@ class RunMetrics(Part):
         self.warn_of(finished.outside)
         if not len(finished.returns) and not finished.by_agent:
             return
-        self._returns.extend(finished.returns.tolist())
-        self._lengths.extend(finished.lengths.tolist())
-        for kind, returns in returns_by_kind(finished):
-            for id_, values in returns.items():
-                recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
-                recent_returns.extend(values.tolist())
+        self._recent.add(finished)
         for name, outcomes in finished.outcomes.items():
             self.outcomes.setdefault(name, []).extend(outcomes)
-        self.info_keys = finished.info_keys or self.info_keys
-        for name, recent_numbers in self.infos.items():
-            numbers = finished.infos.get(name, _NO_NUMBERS)
-            recent_numbers.extend(numbers[~np.isnan(numbers)].tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
 
@@ -244,10 +226,11 @@ class RunMetrics(Part):
     def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """End this iteration and return its result, with the metrics of `more`."""
         seconds, num_sampled = time.perf_counter() - self._started, self.num_env_steps_sampled_lifetime
+        recent = self._recent
         self.training_iteration += 1
         self.time_total_s += seconds
         if self.num_episodes_lifetime:
-            self.warn_of_missing_infos(self.infos, self.info_keys)
+            self.warn_of_missing_infos(recent.infos, recent.info_keys)
         result: Result = {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled": self.num_env_steps_sampled,
@@ -263,14 +246,14 @@ class RunMetrics(Part):
         if self._samples_episodes:
             result |= episode_metrics(
                 "env_runners",
-                self._returns,
-                self._lengths,
+                recent.returns,
+                recent.lengths,
                 self._num_episodes,
                 self.num_env_steps_sampled,
                 self._num_outside,
             )
-            result |= reduced_infos("env_runners", self.of_infos, self.infos)
-        result |= mean_returns_by_id("env_runners", self._returns_by_id)
+            result |= reduced_infos("env_runners", self.of_infos, recent.infos)
+        result |= mean_returns_by_id("env_runners", recent.returns_by_id)
         if self.reports_lag:
             result |= _lag_metrics(self._lags or self._lags_when_taken)
             result |= {IDLE_S: self._idle_s, LEARNER_IDLE_S: max(0.0, seconds - self._timers["learner_update"])}
@@ -286,13 +269,7 @@ class RunMetrics(Part):
             **{name: getattr(self, name) for name in _COUNTERS},
             "time_total_s": self.time_total_s,
             "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
-            "infos": {name: list(numbers) for name, numbers in self.infos.items()},
-            "own_returns": {
-                kind: {id_: list(values) for id_, values in returns.items()}
-                for kind, returns in self._returns_by_id.items()
-            },
+            **self._recent.get_state(),
             **({"iteration": self._state_of_iteration()} if self.is_partial_iteration else {}),
         }
 
@@ -327,13 +304,7 @@ class RunMetrics(Part):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`."""
-        for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
-            values.clear()
-            values.extend(saved)
-        for name in set(self.infos) & set(state["infos"]):
-            self.infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
-        for kind, returns in state["own_returns"].items():
-            self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
+        self._recent.set_state(state)
         self._reset_reported(state["reported"])
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
@@ -369,60 +340,3 @@ def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Re
         name: sum(reported) if name.endswith(f"/{_NUM_GRADIENT_STEPS}") else sum(reported) / len(reported)
         for name, reported in values.items()
     }
-
-
-def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:
-    """Return ("agent", returns by agent id), ("module", returns by module id)."""
-    return ("agent", finished.by_agent), ("module", finished.by_module)
-
-
-def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
-    """Compute `<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
-    return {
-        f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None
-        for kind, by_id in returns.items()
-        for id_, values in by_id.items()
-    }
-
-
-def reduced_infos(
-    prefix: str, metrics: Sequence[InfoMetric], numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]
-) -> Result:
-    """Compute metrics from infos over the numbers of episodes; None without numbers."""
-    return {
-        f"{prefix}/{metric.name.removeprefix(PREFIX)}": _reduced(
-            metric, np.asarray(numbers.get(metric.name, ()), np.float64)
-        )
-        for metric in metrics
-    }
-
-
-def _reduced(metric: InfoMetric, numbers: npt.NDArray[np.float64]) -> float | None:
-    """Return the metric of episodes with these numbers, ignoring NaN; None without numbers."""
-    known = numbers[~np.isnan(numbers)]
-    if not len(known):
-        return None
-    if metric.bin is not None:
-        low, high = metric.bin
-        return float(np.mean((known >= low) & (known < high)))
-    return reduce_numbers(known, metric.reduce)
-
-
-def episode_metrics(
-    prefix: str,
-    returns: deque[float] | npt.NDArray[np.float64],
-    lengths: deque[int] | npt.NDArray[np.int64],
-    num_episodes: int,
-    num_env_steps: int,
-    num_outside: int,
-) -> Result:
-    """Compute `<prefix>/episode_return_mean` and similar metrics over these episodes; None without episodes."""
-    result: Result = {}
-    for name, values in (("episode_return", returns), ("episode_len", lengths)):
-        array = np.asarray(values, np.float64)
-        for statistic, function in (("mean", np.mean), ("min", np.min), ("max", np.max)):
-            result[f"{prefix}/{name}_{statistic}"] = float(function(array)) if len(array) else None
-    result[f"{prefix}/num_episodes"] = num_episodes
-    result[f"{prefix}/num_env_steps_sampled"] = num_env_steps
-    result[f"{prefix}/num_observations_outside_space"] = num_outside
-    return result

@@ -12,7 +12,8 @@ from runner.closing import close_each
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.learners.remote_learner_group import Learners
 from runner.parts import Part
-from runner.plans.run_metrics import Result, RunMetrics
+from runner.plans.episode_metrics import Result
+from runner.plans.run_metrics import RunMetrics
 from runner.replay.replay_part import ReplayPart
 
 if TYPE_CHECKING:  # env runners must not import the libraries of recorded data

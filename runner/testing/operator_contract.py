@@ -29,9 +29,9 @@ from runner.plans import (
     Source,
     TrainResult,
 )
+from runner.plans.episode_metrics import Result
 from runner.plans.item_state import item_to_state
 from runner.plans.plan import Plan
-from runner.plans.run_metrics import Result
 from runner.plans.run_parts import RunParts
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference, through_checkpoint
 

@@ -59,7 +59,7 @@ def test_a_histogram_is_the_shares_of_its_bins() -> None:
     binned = "metrics={env_runners/recorded: {info: episode/r, histogram: [15, 20.5, 600, 10000000, 10000001]}}"
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, WITH_INFOS, binned]) as trainer:
         results = [trainer.train() for _ in range(4)]
-        returns = np.array(trainer.parts.metrics._returns)
+        returns = np.array(trainer.parts.metrics._recent.returns)
     names = ["below_15", "15_to_20.5", "20.5_to_600", "600_to_10000000"]
     counts, _ = np.histogram(returns, [-np.inf, 15, 20.5, 600, 10_000_000])
     shares = [results[-1][f"env_runners/recorded/{name}"] for name in names]

@@ -12,7 +12,7 @@ from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
 from runner.league.matches import Match
 from runner.plans import CompleteEpisodes, Experiences, Operator, RunMetrics, TrainResult
-from runner.plans.run_metrics import episode_metrics
+from runner.plans.episode_metrics import episode_metrics
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.rows.task_outcomes import TaskOutcome
 from tests.conftest import QUICK
