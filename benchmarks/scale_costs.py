@@ -166,7 +166,8 @@ def _of_looks() -> list[Cost]:
     """Measure how long it takes to check which of an actor's requests are answered, if none is."""
     import ray
 
-    from runner.cluster.futures import RemoteFuture, ready
+    from runner.cluster.actors import RemoteFuture
+    from runner.cluster.futures import ready
 
     @ray.remote(num_cpus=1)
     class Sleeper:

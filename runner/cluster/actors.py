@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from runner.closing import close_each
 from runner.cluster.creation_failures import creation_failure
-from runner.cluster.futures import Future, LocalFuture, RemoteFuture
+from runner.cluster.futures import Future, LocalFuture
 from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
 from runner.config.errors import Problem, RunFailure, RunnerError
@@ -30,6 +30,7 @@ MakeHeld = Callable[[int, int], Any]
 START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOOK_UP_S = 0.2
+_UNKNOWN = object()
 
 # Attribute of an error from an actor: the user's line that raised it, and its arguments.
 _OWN_CODE = "line_and_arguments"
@@ -189,9 +190,11 @@ class RemoteActor(Caller):
         return self._role.answer_timeout_s if self._answered_s else self._start_timeout_s
 
     def deadline_s(self, submitted_s: float) -> float | None:
+        """Return the `time.monotonic()` after which the actor counts as silent, or None for no limit."""
         return None if self._timeout_s is None else max(submitted_s, self._answered_s) + self._timeout_s
 
     def receive(self, method: str, reference: Any, is_late: bool = False) -> Any:
+        """Wait for the result of a call, unless the actor has been silent for too long, and return it."""
         import ray
 
         try:
@@ -243,6 +246,52 @@ class RemoteActor(Caller):
         import ray
 
         ray.kill(self.actor)
+
+
+class RemoteFuture:
+    """A call of a Ray actor; see `Future`.
+
+    Args:
+        actor: actor that receives the result.
+        method: name of the called method.
+        reference: Ray's reference to the result.
+
+    Attributes:
+        reference: current reference, which changes when the call is repeated.
+    """
+
+    def __init__(self, actor: RemoteActor, method: str, reference: Any) -> None:
+        self._actor, self._method = actor, method
+        self._answer: Any = _UNKNOWN
+        self.wait_for(reference)
+
+    def wait_for(self, reference: Any) -> None:
+        """Wait for this reference, which belongs to the repeated call."""
+        self.reference = reference
+        self._submitted_s = time.monotonic()
+        self._is_late = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the result has been taken."""
+        return self._answer is not _UNKNOWN
+
+    def is_ready(self) -> bool:
+        import ray
+
+        if self.is_answered or ray.wait([self.reference], timeout=0)[0]:
+            return True
+        self._is_late = self.is_silent()
+        return self._is_late
+
+    def is_silent(self) -> bool:
+        deadline_s = self._actor.deadline_s(self._submitted_s)
+        return deadline_s is not None and time.monotonic() > deadline_s
+
+    def result(self) -> Any:
+        if not self.is_answered:
+            self._answer = self._actor.receive(self._method, self.reference, self._is_late)
+        return self._answer
 
 
 def close_actors(actors: Iterable[Caller]) -> None:

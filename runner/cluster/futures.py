@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -80,62 +79,6 @@ class LocalFuture(Future):
             self._answer = self._call()
         except Exception as failure:  # raised when this result is requested, not a later one
             self._failure = failure
-
-
-class AnswerReceiver(Protocol):
-    """Receives answers of a Ray actor."""
-
-    def deadline_s(self, submitted_s: float) -> float | None:
-        """Return the `time.monotonic()` after which the actor counts as silent, or None for no limit."""
-
-    def receive(self, method: str, reference: Any, is_late: bool) -> Any:
-        """Wait for the result of a call, unless the actor has been silent for too long, and return it."""
-
-
-class RemoteFuture:
-    """A call of a Ray actor; see `Future`.
-
-    Args:
-        receiver: receives the result.
-        method: name of the called method.
-        reference: Ray's reference to the result.
-
-    Attributes:
-        reference: current reference, which changes when the call is repeated.
-    """
-
-    def __init__(self, receiver: AnswerReceiver, method: str, reference: Any) -> None:
-        self._receiver, self._method = receiver, method
-        self._answer: Any = _UNKNOWN
-        self.wait_for(reference)
-
-    def wait_for(self, reference: Any) -> None:
-        """Wait for this reference, which belongs to the repeated call."""
-        self.reference = reference
-        self._submitted_s = time.monotonic()
-        self._is_late = False
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the result has been taken."""
-        return self._answer is not _UNKNOWN
-
-    def is_ready(self) -> bool:
-        import ray
-
-        if self.is_answered or ray.wait([self.reference], timeout=0)[0]:
-            return True
-        self._is_late = self.is_silent()
-        return self._is_late
-
-    def is_silent(self) -> bool:
-        deadline_s = self._receiver.deadline_s(self._submitted_s)
-        return deadline_s is not None and time.monotonic() > deadline_s
-
-    def result(self) -> Any:
-        if not self.is_answered:
-            self._answer = self._receiver.receive(self._method, self.reference, self._is_late)
-        return self._answer
 
 
 class FutureAfterCalls(Future):

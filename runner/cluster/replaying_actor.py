@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.cluster.actors import MakeHeld, RemoteActor, Role
-from runner.cluster.futures import Future, LocalFuture, RemoteFuture
+from runner.cluster.actors import MakeHeld, RemoteActor, RemoteFuture, Role
+from runner.cluster.futures import Future, LocalFuture
 from runner.config.errors import RunnerError
 from runner.restarts import ActorDied
 
