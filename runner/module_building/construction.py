@@ -52,7 +52,7 @@ def build_acting_module(config: ExperimentConfig, spec: ModuleSpec) -> BuiltActi
     with _errors_of(spec):
         env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector)
         module = _build_module(config, spec, env_to_module)
-        if module.is_stateful or module.num_noise:
+        if module.is_stateful or module.num_noise:  # known only now, because the pipeline determines the module's space
             needs = spec.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
             env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector, *needs)
         if _learns_from_replay_only(config, spec.module_id):
@@ -122,7 +122,6 @@ def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) 
     misfit = find_misfit(loss, module, spec.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
-    where = "learner_pipeline, connectors.learner"
     if _is_checked(config, module):
         needs = {
             type(connector).__name__: Requirements.of(connector).needs for connector in learner.single_connectors()
@@ -132,7 +131,7 @@ def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) 
         what = f"{loss.__name__}.reads is not a tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.learner_inputs, *(loss.sequences if module.is_stateful else ()))
-    check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
+    check_reads(reads, learner.check_order(()), spec.algorithm.loss, "learner")
     _check_same_observations(acting, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
     module.to(device)
@@ -216,14 +215,14 @@ def _errors_of(spec: ModuleSpec) -> Iterator[None]:
         raise ConfigError([Problem(str(error), where=where, got=got)]) from error
 
 
-def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str, where: str) -> None:
-    """Raise `ConfigError` if a module or loss reads a column that is not available after a pipeline."""
+def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str, pipeline: str) -> None:
+    """Raise `ConfigError` if a module or loss reads a column that is not available after the pipeline of this name."""
     missing = [column for column in dict.fromkeys(reads) if column not in available]
     if missing:
-        pipeline = "learner" if "learner" in where else where
+        field = OF_ALGORITHM.get(pipeline)
         problem = Problem(
             f"{reader} reads {', '.join(missing)}, which no connector of the {pipeline} pipeline writes",
-            where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
+            where=f"connectors.{pipeline}" if field is None else f"algorithm.{field}, connectors.{pipeline}",
             expected=", ".join(sorted(available)),
             nearest=nearest_match(missing[0], available),
         )

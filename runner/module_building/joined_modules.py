@@ -157,4 +157,4 @@ def _check_joined(
     for module_id, built in built_modules.items():
         if isinstance(built, BuiltModule):
             available = built.learner.check_order(())
-            check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner_pipeline")
+            check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner")
