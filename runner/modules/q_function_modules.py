@@ -21,7 +21,7 @@ from runner.modules.actor_critic_module import ActorCriticModule
 from runner.modules.distributions import squashed_distribution
 from runner.modules.layers import ALL, Members, State, make_head, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
-from runner.modules.q_functions import QEnsemble, WithQFunctions, check_not_recurrent, draw_dropout
+from runner.modules.q_functions import QEnsemble, WithQFunctions, check_not_recurrent
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
 
@@ -251,7 +251,6 @@ class DiscreteSACModule(RecallingModule):
         super().__init__(observation_space, action_space, config)
         self.num_actions = int(action_space.n)
         self._first_action, self._mask_key = int(action_space.start), config.action_mask_key
-        self._dropout = config.critic_dropout
         seen, config = without_mask(self.seen_space, action_space, self._mask_key), self.head_config
         encoder = ObservationEncoder(seen, config)
         head = make_head(encoder.num_outputs, config, self.num_actions)
@@ -286,8 +285,8 @@ class DiscreteSACModule(RecallingModule):
     def draw_dropout(
         self, stream: np.random.Generator, num_members: int, num_rows: int
     ) -> npt.NDArray[np.float32] | None:
-        """Draw factors (num_members, num_rows, num_hidden) of hidden units, or return None without dropout."""
-        return draw_dropout(stream, self._dropout, (num_members, num_rows, self.critic.num_hidden))
+        """Draw the dropout factors of M Q functions, or return None without dropout; see `QEnsemble`."""
+        return self.critic.draw_dropout(stream, num_members, num_rows)
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
         """Return (E, B) Q of actions (B,) of the space, from Q (E, B, A)."""

@@ -45,7 +45,7 @@ class QEnsemble(nn.Module):
         num_outputs: int = 1,
     ) -> None:
         super().__init__()
-        self.num_members = config.num_critics
+        self.num_members, self._dropout = config.num_critics, config.critic_dropout
         encoder_layers, head_layers = layer_options(config, "fcnet"), layer_options(config, "head_fcnet")
         if config.critic_use_layernorm:
             encoder_layers, head_layers = (replace(one, use_layernorm=True) for one in (encoder_layers, head_layers))
@@ -85,6 +85,16 @@ class QEnsemble(nn.Module):
         assert isinstance(self.encoder, BatchNormEnsemble)  # with critic_use_batchnorm
         features = self._features(obs, actions, ALL)
         return self.head.forward(self.encoder.forward_batch(features))
+
+    def draw_dropout(
+        self, stream: np.random.Generator, num_members: int, num_rows: int
+    ) -> npt.NDArray[np.float32] | None:
+        """Draw factors (num_members, num_rows, num_hidden), 0 or 1 / (1 - rate), or return None without dropout."""
+        rate = self._dropout
+        if rate == 0.0:
+            return None
+        uniform = stream.random((num_members, num_rows, self.num_hidden), np.float32)
+        return (uniform >= rate) * np.float32(1.0 / (1.0 - rate))
 
     def _features(self, obs: Any, actions: Any, members: Members) -> Tensor:
         """Return the inputs of the encoder, (B, F), or (M, B, F) if they are learned."""
@@ -156,14 +166,13 @@ class WithQFunctions(nn.Module):
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         if self.has_targets:
             self.target_critic = target_of(self.critic)
-        self._dropout = config.critic_dropout
         self._bounds = map_leaf_spaces(_bounds_of, action_space)
 
     def draw_dropout(
         self, stream: np.random.Generator, num_members: int, num_rows: int
     ) -> npt.NDArray[np.float32] | None:
-        """Draw factors (num_members, num_rows, num_hidden), 0 or 1 / (1 - rate), or return None without dropout."""
-        return draw_dropout(stream, self._dropout, (num_members, num_rows, self.critic.num_hidden))
+        """Draw the dropout factors of M Q functions, or return None without dropout; see `QEnsemble`."""
+        return self.critic.draw_dropout(stream, num_members, num_rows)
 
     def clamped(self, actions: Any) -> Any:
         """Clip (B, ...) actions, nested like their space, to the bounds of float Boxes.
@@ -203,13 +212,6 @@ class WithQFunctions(nn.Module):
         """Return the targets of the Q functions with the Q functions, and the module's other targets."""
         others: list[tuple[nn.Module, nn.Module]] = super().target_networks()  # type: ignore[misc]
         return [*others, (self.target_critic, self.critic)] if self.has_targets else others
-
-
-def draw_dropout(stream: np.random.Generator, rate: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
-    """Draw factors of hidden units: 0 with probability `rate`, otherwise 1 / (1 - rate); None for a rate of 0."""
-    if rate == 0.0:
-        return None
-    return (stream.random(shape, np.float32) >= rate) * np.float32(1.0 / (1.0 - rate))
 
 
 def _mean(outputs: Tensor) -> Tensor:
