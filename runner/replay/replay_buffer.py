@@ -105,7 +105,7 @@ class ReplayBuffer:
         self._num_samples = 0
         self._marks: deque[tuple[int, int]] = deque()  # rows written up to an addition, and samples before it
         self._stream = np.random.default_rng(0)
-        self._shown: list[ref[Segment]] = []  # segments of states since the last change
+        self._exported: list[ref[Segment]] = []  # segments returned by `get_state` since the last change
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Draw from this random stream from now on; a run passes a separate one to each buffer."""
@@ -135,8 +135,8 @@ class ReplayBuffer:
 
     def add(self, rollout: Rollout) -> None:
         """Write the experiences of all modules."""
-        if self._shown:
-            self._keep_shown()
+        if self._exported:
+            self._keep_exported()
         rows = {}
         for module_id, block in rollout.blocks.items():
             if module_id not in self._rings:
@@ -256,8 +256,8 @@ class ReplayBuffer:
             ValueError: a column is unknown or cannot be replaced, or shapes do not match.
         """
         self.check_written(rows, columns, lengths)
-        if self._shown:
-            self._keep_shown()
+        if self._exported:
+            self._keep_exported()
         ring = self._rings[module_id]
         if lengths is None:
             ring.replace(rows, columns)
@@ -323,7 +323,7 @@ class ReplayBuffer:
             has_experiences: whether to include the experiences; a buffer restored without them is empty.
         """
         modules = {module_id: self._module_state(module_id) for module_id in self._rings} if has_experiences else {}
-        self._shown += [ref(segment) for segment in find_segments(modules)]
+        self._exported += [ref(segment) for segment in find_segments(modules)]
         return {
             "has_experiences": has_experiences,
             "modules": modules,
@@ -336,13 +336,13 @@ class ReplayBuffer:
     def _module_state(self, module_id: str) -> dict[str, Any]:
         return {"ring": self._rings[module_id].get_state()}
 
-    def _keep_shown(self) -> None:
+    def _keep_exported(self) -> None:
         """Copy the values of segments that are still in use, before they change."""
-        for reference in self._shown:
+        for reference in self._exported:
             segment = reference()
             if segment is not None:
                 segment.keep()
-        self._shown = []
+        self._exported = []
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state` of a buffer with the same arguments."""

@@ -125,8 +125,8 @@ class RowRing:
         self._to_predecessor = np.zeros(capacity if num_lookback else 0, np.int32)
         self._waiting: dict[str, tuple[int, int]] = {}  # episode id -> row and time step of its newest observation
         self._most_waiting = 64
-        self._late: list[Rows] = []  # rows whose steps were written after `get_state` had returned the rows
-        self._given = 0  # number of rows that `get_state` has returned
+        self._num_exported = 0  # `num_written` at the newest `get_state`
+        self._changed_rows: list[Rows] = []  # earlier rows whose steps have been written since then
         self._rows_of_segment = max(LEAST_ROWS_OF_SEGMENT, -(-capacity // MOST_SEGMENTS))
         self._files: list[SegmentFile] = []  # files of the segments in use
 
@@ -208,8 +208,8 @@ class RowRing:
             if name != OBS:
                 _assign_row(targets, place, block.columns[name], 0)
         self.num_env_steps += 1
-        if row < self._given:
-            self._late.append(rows)
+        if row < self._num_exported:
+            self._changed_rows.append(rows)
         return rows
 
     def _append(self, obs: Column, number: int, to_predecessor: int) -> int:
@@ -283,8 +283,8 @@ class RowRing:
             if name != OBS:
                 nested.map_leaves(lambda target, leaf: target.__setitem__(places, leaf[steps]), targets, columns[name])
         self.num_env_steps += len(rows)
-        if len(rows) and rows.min() < self._given:
-            self._late.append(rows[rows < self._given])
+        if len(rows) and rows.min() < self._num_exported:
+            self._changed_rows.append(rows[rows < self._num_exported])
 
     def _wait_at(self, id_: str, row: int, t: int) -> None:
         """Remember the newest row of an episode that may continue."""
@@ -307,8 +307,8 @@ class RowRing:
                 known = ", ".join(one for one in self.columns if one != OBS)
                 raise ValueError(f"{name} is not a column of the steps in the replay buffer, which has {known}")
             nested.map_leaves(partial(_replace, places, is_held, name), self.columns[name], values)
-        if len(rows) and rows.min() < self._given:
-            self._late.append(rows[rows < self._given])
+        if len(rows) and rows.min() < self._num_exported:
+            self._changed_rows.append(rows[rows < self._num_exported])
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -555,9 +555,9 @@ class RowRing:
         }
 
     def _forget_changed_files(self) -> None:
-        new = np.arange(max(self._given, self.oldest), self.num_written)
-        changed = self.place(np.concatenate([new, *self._late])) // self._rows_of_segment
-        self._late, self._given = [], self.num_written
+        new = np.arange(max(self._num_exported, self.oldest), self.num_written)
+        changed = self.place(np.concatenate([new, *self._changed_rows])) // self._rows_of_segment
+        self._changed_rows, self._num_exported = [], self.num_written
         self._files += [SegmentFile() for _ in range(self._num_segments - len(self._files))]
         for number in np.unique(changed).tolist():
             self._files[number] = SegmentFile()
@@ -566,13 +566,13 @@ class RowRing:
     def _num_segments(self) -> int:
         return -(-len(self) // self._rows_of_segment)
 
-    def _stretch(self, number: int) -> slice:
+    def _places_of_segment(self, number: int) -> slice:
         """Return the positions that a segment covers."""
         first = number * self._rows_of_segment
         return slice(first, min(first + self._rows_of_segment, len(self)))
 
     def _values(self, number: int) -> dict[str, Any]:
-        places = self._stretch(number)
+        places = self._places_of_segment(number)
         return {
             "columns": {name: nested.map_leaves(lambda a: a[places].copy(), col) for name, col in self.columns.items()},
             "ending": self._ending[places].copy(),
@@ -587,7 +587,7 @@ class RowRing:
             ValueError: the state belongs to a different ring.
         """
         segments: Sequence[Segment] = state["segments"]
-        self.num_written = self._given = int(state["num_written"])
+        self.num_written = self._num_exported = int(state["num_written"])
         if len(segments) != self._num_segments:
             raise ValueError(f"{len(self)} rows are in {self._num_segments} segments, got {len(segments)}")
         for number, values in enumerate(read_ahead(segments)):
@@ -597,7 +597,7 @@ class RowRing:
         self.num_env_steps = int(np.count_nonzero(self._ending[: len(self)]))
 
     def _set_values(self, number: int, values: Mapping[str, Any]) -> None:
-        places, columns = self._stretch(number), values["columns"]
+        places, columns = self._places_of_segment(number), values["columns"]
         num_rows = places.stop - places.start
         if len(values["ending"]) != num_rows:
             raise ValueError(f"segment {number} has {num_rows} rows, got {len(values['ending'])}")

@@ -58,7 +58,7 @@ def bits_of(buffer: ReplayBuffer) -> dict[str, Any]:
 
 def copied(buffer: ReplayBuffer) -> ReplayBuffer:
     """Return a buffer as this one is, which no checkpoint has anything to do with."""
-    buffer._shown = []
+    buffer._exported = []
     return copy.deepcopy(buffer)
 
 
