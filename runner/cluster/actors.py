@@ -29,7 +29,7 @@ MakeHeld = Callable[[int, int], Any]
 
 START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
-_LOOK_UP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _UNKNOWN = object()
 
 # Attribute of an error from an actor: the user's line that raised it, and its arguments.
@@ -223,7 +223,7 @@ class RemoteActor(Caller):
 
         if self._timeout_s is not None or not self._role.is_interruptible:
             return ray.get(reference, timeout=self._timeout_s)
-        while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+        while not ray.wait([reference], timeout=_POLL_INTERVAL_S)[0]:
             if is_interrupted():
                 raise Interrupted
         return ray.get(reference)

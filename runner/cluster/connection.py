@@ -81,14 +81,14 @@ def _deaths_reported(note: Callable[[str], None]) -> AbstractContextManager[None
     A thread polls: after such an end, calls of Ray block until Ray ends this process from inside.
     """
 
-    def look() -> bool:
+    def poll() -> bool:
         if (reason := _lost_ray_process()) is None:
             return False
         ends = "Ray ends this command within a minute; continue a run with resume, a sweep with the same command"
         note(f"{reason}: {ends}")
         return True
 
-    return polled(look, _DEATHS_INTERVAL_S, "ray-deaths")
+    return polled(poll, _DEATHS_INTERVAL_S, "ray-deaths")
 
 
 def ensure_connected() -> None:

@@ -14,7 +14,7 @@ from runner.config.errors import RunnerError
 from runner.interrupts import is_interrupted
 from runner.restarts import ActorDied, Restarts
 
-_LOOK_S = 2.0
+_POLL_INTERVAL_S = 2.0
 _PAUSE_S = 60.0  # after an actor could not be started
 _FIRST_WAIT_S = 10.0
 
@@ -57,7 +57,7 @@ class ElasticGroup(ActorGroup):
         self._size = size
         self._starting: dict[int, tuple[Caller, Future]] = {}
         self._dead: dict[int, str] = {}  # index of an actor that has left -> cause of its death
-        self._next_look_s = self._next_start_s = 0.0
+        self._next_poll_s = self._next_start_s = 0.0
         self._start(num_actors - size.fewest)
 
     # -- more actors -----------------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ class ElasticGroup(ActorGroup):
     def follow_capacity(self) -> Sequence[int]:
         """Add actors that have started, and start more, at most every two seconds; return the indexes of new actors."""
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_poll_s:
             return ()
-        self._next_look_s = now_s + _LOOK_S
+        self._next_poll_s = now_s + _POLL_INTERVAL_S
         joined = self._take_in_started()
         num_missing = self._size.most - len(self.indexes) - len(self._starting)
         if num_missing > 0 and now_s >= self._next_start_s:

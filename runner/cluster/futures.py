@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from runner.interrupts import Interrupted, PartialIteration, is_interrupted
 
-_LOOK_UP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _UNKNOWN = object()
 
 
@@ -141,4 +141,4 @@ def wait_a_moment(futures: Sequence[Future]) -> None:
     """Wait for a short time, or until Ray has the result of one of these remote calls."""
     import ray
 
-    ray.wait([future.reference for future in futures], timeout=_LOOK_UP_S)
+    ray.wait([future.reference for future in futures], timeout=_POLL_INTERVAL_S)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def polled(look: Callable[[], bool], interval_s: float, thread_name: str) -> Iterator[None]:
-    """Call `look` every `interval_s` in a daemon thread during the block, until it returns True."""
+def polled(poll: Callable[[], bool], interval_s: float, thread_name: str) -> Iterator[None]:
+    """Call `poll` every `interval_s` in a daemon thread during the block, until it returns True."""
     is_over = threading.Event()
 
-    def look_until_over() -> None:
-        while not is_over.wait(interval_s) and not look():
+    def poll_until_over() -> None:
+        while not is_over.wait(interval_s) and not poll():
             pass
 
-    thread = threading.Thread(target=look_until_over, name=thread_name, daemon=True)
+    thread = threading.Thread(target=poll_until_over, name=thread_name, daemon=True)
     thread.start()
     try:
         yield

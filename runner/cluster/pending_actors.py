@@ -15,7 +15,7 @@ from runner.compat.ray_cluster import PendingActor, actor_id, available_resource
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
-_LOOKS_AN_INTERVAL = 10
+_POLLS_PER_INTERVAL = 10
 _LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 _ALWAYS_SHOWN = ("CPU", "GPU")
 _TITLES = {"EnvRunnerActor": "env runner", "LearnerActor": "learner", "ReplayShardActor": "replay shard"}
@@ -30,23 +30,23 @@ def waits_reported(note: Callable[[str], None], interval_s: float = INTERVAL_S) 
     A thread polls; each poll is one request to Ray's head node and takes a millisecond.
     """
     since_s: dict[bytes, float] = {}
-    told_s = -interval_s
+    noted_s = -interval_s
 
-    def look() -> bool:
-        nonlocal since_s, told_s
+    def poll() -> bool:
+        nonlocal since_s, noted_s
         now_s = time.monotonic()
         try:
             waiting = pending_actors()
             since_s = {actor.actor_id: since_s.get(actor.actor_id, now_s) for actor in waiting}
             longest_s = now_s - min(since_s.values(), default=now_s)
-            if longest_s >= interval_s and now_s - told_s >= interval_s:
-                told_s = now_s
+            if longest_s >= interval_s and now_s - noted_s >= interval_s:
+                noted_s = now_s
                 note(waiting_text(waiting, longest_s))
         except Exception as error:  # private API of Ray: training continues, whatever another version does
             _log.debug("Ray does not report waiting actors: %s: %s", type(error).__name__, error)
         return False
 
-    return polled(look, interval_s / _LOOKS_AN_INTERVAL, "ray-waits")
+    return polled(poll, interval_s / _POLLS_PER_INTERVAL, "ray-waits")
 
 
 def pending_actors() -> list[PendingActor]:

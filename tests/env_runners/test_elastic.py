@@ -47,7 +47,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.cluster.elastic_group._LOOK_S", 0.0)
+    monkeypatch.setattr("runner.cluster.elastic_group._POLL_INTERVAL_S", 0.0)
 
 
 def group_of(cluster: Cluster, fewest: int, most: int, first: int, max_restarts: int = 9) -> EnvRunnerGroup:
