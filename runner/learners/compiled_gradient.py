@@ -93,7 +93,7 @@ class CompiledGradient:
         if self._collective.num_learners > 1:
             self._collective.mean(self._updater.gradient)
             self._norms = self._updater.clip_vector(self._updater.gradient)
-        return {self._trained: self._trained.rows.without_rows(record, minibatch)}
+        return {self._trained: self._trained.rows.extract(record, minibatch)}
 
     def clip(self) -> dict[str, Tensor]:
         """Return the norms before clipping; see `EagerGradient.clip`."""

@@ -42,7 +42,7 @@ class EagerGradient:
         """
         self._updater.gradient.zero_()
         records: dict[TrainedModule, list[tuple[Record, float]]] = {module: [] for module in minibatches}
-        for parts in in_step({module: one.microbatches() for module, one in minibatches.items()}):
+        for parts in zip_by_key({module: one.microbatches() for module, one in minibatches.items()}):
             batches = {one: with_noise(columns, one.loss, one.module) for one, (columns, _) in parts.items()}
             joint_pass = None
             if self._together is not None:
@@ -56,7 +56,7 @@ class EagerGradient:
                 for name, loss in (metrics.losses or {"": metrics.total_loss}).items():
                     losses.setdefault(name, []).append(loss if share == 1.0 else share * loss)
                 record = metrics.reported()
-                records[trained].append((trained.rows.without_rows(record, minibatch), share))
+                records[trained].append((trained.rows.extract(record, minibatch), share))
             self._backward({name: _sum(of_one) for name, of_one in losses.items()})
         self._collective.mean(self._updater.gradient)
         return {module: _weighted_sums(of_module) for module, of_module in records.items()}
@@ -81,10 +81,8 @@ class EagerGradient:
             self._updater.backward(total)
 
 
-def in_step(iterables: Mapping[K, Iterable[V]]) -> Iterator[dict[K, V]]:
-    """Yield the first elements of all iterables by key, then the second elements, and so on; shorter iterables end
-    earlier.
-    """
+def zip_by_key(iterables: Mapping[K, Iterable[V]]) -> Iterator[dict[K, V]]:
+    """Yield dicts of the first elements, the second elements, and so on, leaving out iterables that have ended."""
     if len(iterables) == 1:  # takes a fifth of the time
         [(key, iterable)] = iterables.items()
         for one in iterable:

@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.operators import LEARNERS
 from runner.episodes.columns import Rollout
 from runner.learners.collective import Collective
-from runner.learners.eager_gradient import in_step
+from runner.learners.eager_gradient import zip_by_key
 from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.on_policy_check import OnPolicyConsistencyCheck
@@ -92,10 +92,10 @@ class Learner(Part):
         started, compiled_s = time.perf_counter(), self._compile_s
         batch, connector_s = self._batch_of(data)
         metrics, rows = {}, {}
-        for network, modules in self._trained_with(batch.columns, num_env_steps):
+        for network, modules in self._begin_updates(batch.columns, num_env_steps):
             learning_rates = network.updater.learning_rates(num_env_steps)
             epochs = {module: module.epochs(batch.columns[module.module_id]) for module in modules}
-            for minibatches in in_step(epochs):  # one for each module
+            for minibatches in zip_by_key(epochs):  # one for each module
                 records = network.gradient.compute(minibatches)
                 if any(module.is_at_limit(record) for module, record in records.items()):
                     break
@@ -140,7 +140,7 @@ class Learner(Part):
         """
         batch, connector_s = self._batch_of(data)
         found = {}
-        for network, modules in self._trained_with(batch.columns, num_env_steps):
+        for network, modules in self._begin_updates(batch.columns, num_env_steps):
             for module in modules:
                 minibatch = module.minibatches.all_rows(batch.columns[module.module_id])
                 if minibatch is None:
@@ -165,7 +165,7 @@ class Learner(Part):
         """
         self._consistency_check = None  # the modules now differ from the acting modules
         metrics = {}
-        for network, modules in self._trained_with(gradients.modules, num_env_steps):
+        for network, modules in self._begin_updates(gradients.modules, num_env_steps):
             updater = network.updater
             learning_rates = updater.learning_rates(num_env_steps)
             updater.gradient.zero_()
@@ -185,13 +185,13 @@ class Learner(Part):
         for module_id in self._modules_to_train:
             self._modules[module_id].update_targets(tau)
 
-    def _trained_with(
-        self, values: Collection[str], num_env_steps: int
+    def _begin_updates(
+        self, module_ids: Collection[str], num_env_steps: int
     ) -> Iterator[tuple[TrainedNetwork, list[TrainedModule]]]:
-        """Yield each network with its trained modules among these ids, after beginning their update."""
-        module_ids = [module_id for module_id in self._modules_to_train if module_id in values]
+        """Begin the updates of the trained modules among these, and yield each network with its modules."""
+        trained = [module_id for module_id in self._modules_to_train if module_id in module_ids]
         for network in self._networks.values():
-            modules = network.having(module_ids)
+            modules = network.find_modules(trained)
             for module in modules:
                 module.begin(num_env_steps)
             if modules:

@@ -25,8 +25,8 @@ class PerRowMetrics:
         self._parts: dict[str, list[Tensor]] = {name: [] for name in names}
         self._minibatches: list[Minibatch] = []
 
-    def without_rows(self, record: dict[str, Any], minibatch: Minibatch) -> dict[str, Any]:
-        """Return the record of a microbatch without the per-row fields, which are stored."""
+    def extract(self, record: dict[str, Any], minibatch: Minibatch) -> dict[str, Any]:
+        """Move the per-row fields out of the record of a microbatch, and return the other fields."""
         if not self._names:
             return record
         if minibatch.is_last_epoch:

@@ -76,8 +76,8 @@ class TrainedNetwork:
             self.updater.set_state(self._initial)
             self._steps_since_reset = 0
 
-    def having(self, module_ids: Collection[str]) -> list[TrainedModule]:
-        """Return the modules of the network with these ids."""
+    def find_modules(self, module_ids: Collection[str]) -> list[TrainedModule]:
+        """Return the trained modules of the network that have one of these ids."""
         return [module for module_id, module in self.modules.items() if module_id in module_ids]
 
     def get_state(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class TrainedNetwork:
         of_modules = state["modules"]
         self._steps_since_reset = int(state.get("steps_since_reset", 0))
         self.updater.set_state(state, has_same_parameters=of_modules.keys() == self.modules.keys())
-        for module in self.having(of_modules):
+        for module in self.find_modules(of_modules):
             module.set_state(of_modules[module.module_id])
             module.rows_since_target_update = int(state["rows_since_target_update"][module.module_id])
         self.gradient.set_state(state)
