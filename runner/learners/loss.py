@@ -15,20 +15,24 @@ from runner.state import DeclaredState
 
 
 class Loss(DeclaredState):
-    """Base class of losses. The only constructor argument is the algorithm's configuration.
+    """Base class of losses. Override `reads` and `__call__`; the other attributes and methods have defaults.
+
+    The only constructor argument is the algorithm's configuration. An update calls `before_update` and `before_epochs`,
+    then `draw_noise`, `__call__` and `after_step` for each minibatch, and at the end `coefficients` and `after_update`.
+    If a minibatch consists of several microbatches, `draw_noise` and `__call__` are called for each of them.
 
     Attributes:
         reads: columns of the batch that the loss or the module needs.
         sequences: columns that the loss passes to a stateful module in addition to its `inputs`, also in sequences. If
             empty, stateful modules are supported only if `new_obs` is not among `reads`.
         needs: outputs of `forward_train`, methods and attributes of the module that not every RLModule has.
-        made_for: option of `conf/module` that provides them, for messages.
+        made_for: override that selects a module with all of them, such as `module=sac`, which messages suggest.
         varying: float attributes that change from update to update: coefficients that follow a schedule or adapt. In a
             compiled loss they are 0-d tensors, so no branch may depend on them.
         frozen_groups: optimisers that skip the next gradient step, as for a delayed policy: their parameters and
             moments are unchanged.
-        limits: metric -> its upper limit. An update ends before a gradient step whose minibatch exceeds it; every
-            minibatch must report these metrics, and the record must not have values per row.
+        limits: metric -> its upper limit. An update ends before a gradient step whose minibatch exceeds it. Every
+            minibatch must report these metrics. Losses with limits cannot report values per row.
     """
 
     reads: tuple[str, ...] = ()
