@@ -161,7 +161,7 @@ def operator_metric(operator: str, name: str) -> str:
 
 
 def free_name(class_name: str, taken: Container[str]) -> str:
-    """Return the unique name of an operator: its class, or `Class#2` for the second operator of a class."""
+    """Return the unique name of an operator or connector: its class, or `Class#2` for the second one of a class."""
     name, number = class_name, 1
     while name in taken:
         number += 1

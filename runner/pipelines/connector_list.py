@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+from runner.config.declared_metrics import free_name
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.pipelines.connector import Connector
 
@@ -123,10 +124,5 @@ def named_connectors(connectors: Sequence[Connector]) -> dict[str, Connector]:
     """Return connectors by class name; a second one of the same class is `Name#2`."""
     named: dict[str, Connector] = {}
     for connector in connectors:
-        name, number = type(connector).__name__, 1
-        key = name
-        while key in named:
-            number += 1
-            key = f"{name}#{number}"
-        named[key] = connector
+        named[free_name(type(connector).__name__, named)] = connector
     return named
