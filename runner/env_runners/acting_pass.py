@@ -14,7 +14,7 @@ from runner.episodes import nested
 from runner.modules.default_settings import default_settings, has_default_device, is_default_dtype
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
-from runner.pipelines.pipeline import ConnectorPipeline, is_of_runner
+from runner.pipelines.pipeline import ConnectorPipeline, is_built_in
 
 # Modules of environments and wrappers without user code and without networks.
 _KNOWN = ("gymnasium.envs.", "gymnasium.wrappers.common", "runner.env_runners.")
@@ -75,7 +75,7 @@ def run_user_code(environments: Any, pipelines: Iterable[ConnectorPipeline]) -> 
     together = environments if isinstance(environments, list) else [environments]
     layers = [layer for env in together for layer in (layers_of(env) if hasattr(env, "unwrapped") else [env])]
     is_known = all(type(layer).__module__.startswith(_KNOWN) for layer in layers)
-    return not (is_known and all(map(is_of_runner, pipelines)))
+    return not (is_known and all(map(is_built_in, pipelines)))
 
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:

@@ -369,7 +369,7 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     def _bind(self) -> None:
         super()._bind()
-        self._are_of_runner = [is_of_runner(connector) for connector in self._connectors]
+        self._are_built_in = [is_built_in(connector) for connector in self._connectors]
         self._are_checked = [False] * len(self._connectors)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -386,7 +386,7 @@ class LearnerConnectorPipeline(ConnectorPipeline):
                 continue
             columns = batch.get(block.module_id, batch)
             check_rows(self.name, self._connectors[place], columns, rows_to_learn_from(columns, block))
-            self._are_checked[place] = self._are_of_runner[place]
+            self._are_checked[place] = self._are_built_in[place]
         return batch
 
 
@@ -396,11 +396,11 @@ def _overriding(hook: str, connectors: Mapping[str, Connector]) -> dict[str, Con
     return {name: connector for name, connector in connectors.items() if getattr(type(connector), hook) is not nothing}
 
 
-def is_of_runner(connector: Connector) -> bool:
+def is_built_in(connector: Connector) -> bool:
     """Return whether a connector, including the connectors in it, is built in rather than user-defined."""
     if isinstance(connector, ConnectorPipeline):
-        return all(map(is_of_runner, connector.single_connectors()))
-    return type(connector).__module__.startswith("runner.")
+        return all(map(is_built_in, connector.single_connectors()))
+    return not is_user_defined(type(connector))
 
 
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ReducedMetrics:
