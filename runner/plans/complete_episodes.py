@@ -26,7 +26,7 @@ class EpisodeAssembler:
     def __init__(self) -> None:
         self._running: dict[str, ColumnBlock] = {}
         self._num_env_steps = 0
-        self._leave_out: tuple[str, ...] = ()
+        self._skip_journal_records: tuple[str, ...] = ()
 
     def add(self, rollout: Rollout) -> Rollout:
         """Add a rollout, and return the episodes that end with it.
@@ -41,8 +41,8 @@ class EpisodeAssembler:
         num_added = self._num_env_steps + rollout.num_env_steps
         num_ended = max(0, num_added - _num_env_steps(self._running.values()))
         self._num_env_steps = num_added - num_ended
-        skip_journal_records = tuple(dict.fromkeys((*self._leave_out, *rollout.skip_journal_records)))
-        self._leave_out = skip_journal_records if self._running else ()
+        skip_journal_records = tuple(dict.fromkeys((*self._skip_journal_records, *rollout.skip_journal_records)))
+        self._skip_journal_records = skip_journal_records if self._running else ()
         return Rollout(ended, num_ended, skip_journal_records)
 
     def _add_block(self, module_id: str, block: ColumnBlock, ended: dict[str, ColumnBlock]) -> None:
@@ -77,14 +77,14 @@ class EpisodeAssembler:
         return {
             "running": {module_id: block_to_state(block) for module_id, block in self._running.items()},
             "num_env_steps": self._num_env_steps,
-            "leave_out": list(self._leave_out),
+            "leave_out": list(self._skip_journal_records),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`."""
         self._running = {module_id: block_from_state(held) for module_id, held in state["running"].items()}
         self._num_env_steps = int(state["num_env_steps"])
-        self._leave_out = tuple(state["leave_out"])
+        self._skip_journal_records = tuple(state["leave_out"])
 
 
 @dataclass(frozen=True)
