@@ -156,7 +156,7 @@ class PolicyGraph(nn.Module):
 
     def __init__(self, built: BuiltActingModule) -> None:
         super().__init__()
-        self._built = (built,)  # a tuple, so that nn.Module does not register it
+        self._built = built
         self.env_to_module: PipelineGraph = built.env_to_module.to_graph()
         self.module: RLModule = copy.deepcopy(built.module).cpu().eval()
         self.module_to_env: PipelineGraph = built.module_to_env.to_graph()
@@ -173,8 +173,7 @@ class PolicyGraph(nn.Module):
     # -- inputs and outputs ------------------------------------------------------------------------------------------
 
     def _find_inputs(self) -> list[Port]:
-        (built,) = self._built
-        ports = leaf_ports("obs", "obs", built.spec.observation_space)
+        ports = leaf_ports("obs", "obs", self._built.spec.observation_space)
         for port in state_ports(_STATE_IN, self._module_state):
             ports.append(_with_next(port))
         for name, remembered in self._memory().items():
@@ -184,8 +183,7 @@ class PolicyGraph(nn.Module):
         return ports
 
     def _find_outputs(self, example: Mapping[str, Tensor]) -> list[Port]:
-        (built,) = self._built
-        actions = leaf_ports("actions", "actions", built.spec.action_space)
+        actions = leaf_ports("actions", "actions", self._built.spec.action_space)
         inputs = Port(ACTION_DIST_INPUTS, ACTION_DIST_INPUTS, "float32", tuple(example[ACTION_DIST_INPUTS].shape[1:]))
         states = [
             Port(str(port.next_from), "state", port.dtype, port.shape, port.path)
@@ -217,9 +215,8 @@ class PolicyGraph(nn.Module):
             return self._compute(inputs)
 
     def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        (built,) = self._built
         self.env_to_module.entered = self.module_to_env.entered = ""
-        obs = rebuild(built.spec.observation_space, lambda path: inputs[join("obs", path)])
+        obs = rebuild(self._built.spec.observation_space, lambda path: inputs[join("obs", path)])
         module_state = rebuild(self._module_state, lambda path: inputs[join(_STATE_IN, path)])
         past = {name: self._remembered(name, one, inputs) for name, one in self._memory().items()}
         step = Step(obs, self.module, module_state, past)
@@ -235,9 +232,8 @@ class PolicyGraph(nn.Module):
         return rebuild(one.initial, lambda path: inputs[join(f"{_STATE_IN}/{name}", path)])
 
     def _outputs_of(self, actions: Any, acted: Mapping[str, Any], remembered: Mapping[str, Any]) -> dict[str, Tensor]:
-        (built,) = self._built
         outputs: dict[str, Tensor] = {}
-        for port in leaf_ports("actions", "actions", built.spec.action_space):
+        for port in leaf_ports("actions", "actions", self._built.spec.action_space):
             outputs[port.name] = leaf_at(actions, port.path).to(dtype_in_graph(port))
         outputs[ACTION_DIST_INPUTS] = acted[ACTION_DIST_INPUTS]
         for port in state_ports(_STATE_OUT, self._module_state):
@@ -283,9 +279,8 @@ class PolicyGraph(nn.Module):
                 yield f"{role}.{name}", graph.get_buffer(name)
 
     def _pipelines(self) -> Iterator[tuple[str, PipelineGraph, dict[str, Any]]]:
-        (built,) = self._built
         for role in ("env_to_module", "module_to_env"):
-            yield role, getattr(self, role), getattr(built, role).get_state()
+            yield role, getattr(self, role), getattr(self._built, role).get_state()
 
     def places(self) -> dict[str, slice]:
         """Name of a parameter -> its slice of the vector of `FlatParameters`."""
