@@ -19,7 +19,7 @@ from runner.learners.eager_gradient import zip_by_key
 from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.on_policy_check import OnPolicyConsistencyCheck
-from runner.learners.train_batch import MakeReaders, TrainBatch, batch_of
+from runner.learners.train_batch import MakeReaders, TrainBatch
 from runner.learners.trained_module import TrainedModule
 from runner.learners.trained_network import TrainedNetwork, in_present_layout
 from runner.learners.update_results import RecordedUpdates, UpdateResult
@@ -210,12 +210,25 @@ class Learner(Part):
         if isinstance(data, TrainBatch):
             return data, 0.0
         started = time.perf_counter()
-        columns = batch_of(data, self._modules_to_train, self._pipelines, self._modules)
+        columns = self._run_pipelines(data)
         connector_s = time.perf_counter() - started
         if self._consistency_check is not None:
             self._consistency_check.check(data, columns, self._modules, self._pipelines)
         reported = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
         return TrainBatch(columns, connector_metrics=reported), connector_s
+
+    def _run_pipelines(self, rollout: Rollout) -> dict[str, dict[str, Any]]:
+        """Make the columns of the trained modules that have rows in the rollout, with their learner pipelines."""
+        batches: dict[str, dict[str, Any]] = {}
+        blocks = rollout.unsplit or rollout.blocks
+        for module_id in self._modules_to_train:
+            block = rollout.blocks.get(module_id)
+            if block is not None and block.num_rows:
+                batch = self._pipelines[module_id](
+                    rl_module=self._modules, batch={}, episodes=block, episodes_of_modules=blocks, shared_data={}
+                )
+                batches[module_id] = batch[module_id]
+        return batches
 
     # -- recorded data -------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from runner.episodes.columns import Rollout
-from runner.modules.rl_module import RLModule
 from runner.pipelines.custom_metrics import ReducedMetrics
-from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 
 @dataclass(frozen=True)
@@ -40,20 +37,3 @@ class BatchReader(Protocol):
 
 # Makes a reader for each learner when learners begin to read; it skips the batches that were already used.
 MakeReaders = Callable[[], Sequence[BatchReader]]
-
-
-def batch_of(
-    rollout: Rollout,
-    module_ids: Sequence[str],
-    pipelines: Mapping[str, LearnerConnectorPipeline],
-    modules: Mapping[str, RLModule],
-) -> dict[str, dict[str, Any]]:
-    """Make the columns of the modules that have rows in the rollout, with the learner pipelines."""
-    batches: dict[str, dict[str, Any]] = {}
-    others = {"episodes_of_modules": rollout.unsplit or rollout.blocks}
-    for module_id in module_ids:
-        block = rollout.blocks.get(module_id)
-        if block is not None and block.num_rows:
-            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={}, **others)
-            batches[module_id] = batch[module_id]
-    return batches

@@ -57,7 +57,7 @@ _BY_FUNCTION = {
         ("get_weights", "set_weights", "broadcast_weights", "broadcast_policy", "use_shared_state"), TRANSFER
     ),
     **dict.fromkeys(("concat_rollouts", "split_rollout", "with_writable_rows"), TRANSFER),
-    "batch_of": LEARNER_PIPELINE,
+    "_run_pipelines": LEARNER_PIPELINE,
 }
 _BY_FILE = {
     "runner/env_runners/vector_envs.py": ENVIRONMENT,

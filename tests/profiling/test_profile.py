@@ -194,7 +194,7 @@ WAIT = "threading.py: Condition.wait"
         ),
         ([UPDATE, "runner/learners/collective.py: Alone.mean"], "update"),
         ([UPDATE, "runner/pipelines/advantages.py: compute_gae"], "update"),
-        (["runner/learners/learner_group.py: batch_of", PIPELINE, "numpy/x.py: where"], "learner pipeline"),
+        (["runner/learners/learner.py: Learner._run_pipelines", PIPELINE, "numpy/x.py: where"], "learner pipeline"),
         ([SAMPLE, STEP, PIPELINE, "mine.py: Connector.__call__"], "module to env"),
         ([SAMPLE, STEP, OBSERVE, PIPELINE, "mine.py: Connector.__call__", "runner/rows/x.py: take"], "env to module"),
         ([SAMPLE, STEP, "mine.py: MyModule.forward_exploration", "torch/nn/x.py: linear"], "forward"),
