@@ -24,7 +24,7 @@ class Collective:
     num_learners = 1
 
     def mean(self, values: Tensor) -> None:
-        """Replace `values` by their mean over the learners; without peers they stay as they are."""
+        """Replace `values` by their mean over the learners; without peers, they do not change."""
 
     def most(self, number: int) -> int:
         """Return the largest `number` of all learners."""

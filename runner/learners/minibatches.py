@@ -208,7 +208,10 @@ class Minibatches:
         return _Units(batch, self._reads)
 
     def _sizes(self, units: _Units, minibatch_size: int | None) -> list[int]:
-        """Agree with the peers on the number of minibatches: the maximum of all, with at least one unit in each."""
+        """Return the number of units in each minibatch.
+
+        The peers agree on the largest number of minibatches of any learner, limited so that none of them is empty.
+        """
         num_units = len(units.indices)
         num_minibatches_here = num_minibatches(units.num_rows, minibatch_size)
         num_parts = self._collective.most(units.num_parts(units.indices, num_minibatches_here) if num_units else 0)

@@ -267,7 +267,7 @@ Learners = Learner | RemoteLearnerGroup
 
 
 def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:
-    """Combine the results of all learners: the rows of all, the metrics of the first, the longest times."""
+    """Combine the results of all learners: all rows, the metrics of the first learner, and the longest times."""
     rows: dict[str, Any] = {
         module_id: {name: np.concatenate([part.rows[module_id][name] for part in parts]) for name in names}
         for module_id, names in parts[0].rows.items()

@@ -99,7 +99,7 @@ def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
 
     Args:
         tables: device -> the tables on it.
-        device: of the inputs.
+        device: device of the inputs.
     """
     found = tables.get(device)
     if found is None:

@@ -60,7 +60,7 @@ class Bernoulli(ActionDistribution):
         return is_one.to(torch.int8).reshape(*is_one.shape[:-1], *self._shape)
 
 
-# Below every logit that means something, MASKED_LOGIT included, and far enough from -inf to be subtracted.
+# Lower than every meaningful logit, including MASKED_LOGIT, but finite, so that differences of logits are finite.
 _PADDING_LOGIT = torch.finfo(torch.float32).min / 4
 
 

@@ -1,4 +1,4 @@
-"""Modules that are evaluated together, and agents that learn with a critic that sees more than they do."""
+"""Modules that are evaluated together, with shared encoders or with critics that read data of other agents."""
 
 from __future__ import annotations
 

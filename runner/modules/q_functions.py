@@ -112,7 +112,7 @@ class QEnsemble(nn.Module):
 
 
 class _Features(nn.Module):
-    """Features of observations or actions. Learned features, as of images, are separate for each Q function."""
+    """Features of observations or actions. Learned ones, for example of images, are separate for each Q function."""
 
     def __init__(self, space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__()

@@ -79,7 +79,7 @@ class RLModule(nn.Module):
         return tuple(dict.fromkeys((*self.inputs, *self.train_inputs)))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Name -> parameters, for algorithms with separate learning rates.
+        """Return name -> parameters, for algorithms with separate learning rates.
 
         Every learned parameter belongs to one group. Target networks (`requires_grad` false) belong to none.
         """

@@ -1,4 +1,4 @@
-"""Values in units in which the network predicts them: unchanged, symlog, or standardised by PopArt."""
+"""Scales in which a network predicts values: symlog, or standardised by PopArt."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class AgentToModuleMapping(LearnerConnector):
 
 
 class BatchIndividualItems(Connector):
-    """Converts columns that connectors filled item by item to arrays; other columns stay as they are."""
+    """Converts columns that connectors filled item by item to arrays; other columns do not change."""
 
     def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
         """Stack items in the order in which their episodes were added, also in a batch grouped by module."""

@@ -251,7 +251,7 @@ class ScalingGraph(ConnectorGraph):
 
 @dataclass(frozen=True)
 class LeafScaling:
-    """Scales actions from [-1, 1] to bounds if `kind` is `unsquash`, and clips them, because rounding could exceed one.
+    """Scales actions from [-1, 1] to bounds if `kind` is `unsquash`, and clips them: rounding could exceed bounds.
 
     Attributes:
         kind: `clip` or `unsquash`.

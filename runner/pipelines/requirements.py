@@ -15,7 +15,7 @@ class _Declares(Protocol):
 
 @dataclass(frozen=True)
 class Requirements:
-    """Columns that a connector reads and writes, and other needs. A default value means that it does not need it."""
+    """Columns that a connector reads and writes, and other needs. A default value means that there is no such need."""
 
     reads: Names = ()
     """Columns of the batch that the connector reads."""

@@ -283,7 +283,7 @@ class PolicyGraph(nn.Module):
             yield role, getattr(self, role), getattr(self._built, role).get_state()
 
     def places(self) -> dict[str, slice]:
-        """Name of a parameter -> its slice of the vector of `FlatParameters`."""
+        """Return name of a parameter -> its slice of the vector of `FlatParameters`."""
         return {
             name: slice(int(tensor.storage_offset()), int(tensor.storage_offset()) + tensor.numel())
             for name, tensor in self.variables()
@@ -291,7 +291,7 @@ class PolicyGraph(nn.Module):
         }
 
     def statistics(self, shared_state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Name of a variable -> its value in a state of the connectors; missing variables are skipped."""
+        """Return name of a variable -> its value in a state of the connectors; missing variables are skipped."""
         return {
             f"env_to_module.{name}": np.asarray(value)
             for name, value in self.env_to_module.statistics(shared_state).items()

@@ -240,8 +240,8 @@ class ExportedPolicy:
     """A policy file that was compared with the module.
 
     Attributes:
-        content: of the file.
-        difference: largest difference on `num_compared` random observations, see `largest_difference`.
+        content: content of the file.
+        difference: largest difference for `num_compared` random observations, see `largest_difference`.
     """
 
     content: bytes

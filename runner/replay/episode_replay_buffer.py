@@ -32,7 +32,7 @@ class EpisodeReplayBuffer:
     (`offline.prelearner_buffer_class`).
 
     Args:
-        capacity: maximum number of env steps; the last observation of a chunk counts as one.
+        capacity: maximum number of env steps; the last observation of a chunk also counts.
         batch_length_T: env steps of a fragment; fewer at the end of a chunk.
 
     Raises:

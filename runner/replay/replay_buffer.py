@@ -52,7 +52,7 @@ class ReplayBuffer:
     """Samples uniformly from the newest steps of each module.
 
     Args:
-        capacity: maximum number of env steps of each module; the last observation of an episode counts as one.
+        capacity: maximum number of env steps of each module; the last observation of an episode also counts.
         batch_length_T: env steps of a sampled chunk, fewer at the end of its episode.
         burn_in_len: maximum number of env steps before the first trained one, to warm up recurrent states; fewer at the
             start of its episode.
@@ -281,7 +281,7 @@ class ReplayBuffer:
     # -- contents ----------------------------------------------------------------------------------------------------
 
     def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
-        """Return the bytes that an env step of a module takes; nothing is stored.
+        """Return the bytes that an env step of a module takes, without storing any.
 
         Args:
             module_id: id of the module.
