@@ -198,9 +198,10 @@ class Minibatches:
         """Return all rows with a loss as one minibatch, in order, or None if a learner does not have rows."""
         units = self._units(batch)
         sizes = self._sizes(units, None)
-        for indices, part_sizes, columns in self._gather(units, units.indices, sizes) if sizes else ():
-            return Minibatch(units.num_rows, units.num_rows, True, units, indices, part_sizes, columns)
-        return None
+        if not sizes:
+            return None
+        [(indices, part_sizes, columns)] = self._gather(units, units.indices, sizes)
+        return Minibatch(units.num_rows, units.num_rows, True, units, indices, part_sizes, columns)
 
     def _units(self, batch: Mapping[str, Any]) -> _Units:
         if self._module.is_stateful:
