@@ -7,28 +7,28 @@ between any two steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 from runner.config.declared_metrics import Reports
 from runner.config.errors import Problem, RunFailure
-from runner.config.first_call import Contract, FirstCall
+from runner.config.first_call import FirstCall
 from runner.config.operators import OPERATORS
 from runner.config.plans.steps import read_options
-from runner.config.user_code import is_user_defined, place_of
+from runner.config.user_code import is_user_defined
 from runner.interrupts import Interrupted, PartialIteration
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Item
+from runner.plans.operator_checks import Transform, listed, operator_contract
 from runner.state import DeclaredState
 
 _OPERATORS = "runner.plans.operators."
 _ENDED = Problem("the plan has ended: its source is exhausted", "algorithm.plan")
 Pending = Mapping[str, Sequence[Any]]
-
 
 WORKED: Final = object()  # returned by a step that did some work but has not produced an item
 
@@ -96,9 +96,6 @@ class Node:
         return FunctionOperator(self.context, operator, returns_many=True)(self)
 
 
-Transform = Callable[[Any], Iterable[Any]]
-
-
 @dataclass(slots=True)
 class _Stage:
     """An operator of a branch, with the items before and after it."""
@@ -111,36 +108,11 @@ class _Stage:
     def __post_init__(self) -> None:
         self.transform = self.operator.transform
         if is_user_defined(type(self.operator)):
-            self.transform = FirstCall(partial(_listed, self.operator), _contract_of(self.operator), self._settle)
+            contract = operator_contract(type(self.operator), self.operator.gives)
+            self.transform = FirstCall(partial(listed, self.operator.transform), contract, self._settle)
 
     def _settle(self, _: Transform) -> None:
         self.transform = self.operator.transform
-
-
-def _listed(operator: Operator, item: Any) -> Any:
-    """Return the outputs of an operator for one item as a list, so that they can be checked."""
-    made = operator.transform(item)
-    return list(made) if isinstance(made, Iterable) else made
-
-
-def _contract_of(operator: Operator) -> Contract[Any]:
-    """Return the contract that the first call of an operator must satisfy."""
-    name, where = type(operator).__name__, place_of(type(operator), "transform")
-
-    def find_problems(_: None, made: Any, item: Any) -> Iterator[Problem]:
-        if not isinstance(made, Iterable):
-            got = "None" if made is None else type(made).__name__
-            expected, fix = "a list or a generator of items", "return [item], yield item, or return [] for no item"
-            yield Problem(f"{name}.transform does not return a list of items", where, got, expected, fix=fix)
-            return
-        for one in made:
-            kinds = [kind.__name__ for kind in type(one).__mro__]
-            if operator.gives is not None and not set(kinds) & set(operator.gives):
-                what = f"{name}.transform returned an item of a class that its `gives` does not name"
-                got = f"{type(one).__name__} for {type(item).__name__}"
-                yield Problem(what, where, got, ", ".join(operator.gives) or "none")
-
-    return Contract(where, "transform(self, item)", find_problems)
 
 
 class Branch(Node):
