@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -115,14 +114,6 @@ class Learner(Part):
             connector_metrics=batch.connector_metrics,
             compile_s=self._compile_s - compiled_s,
         )
-
-    def send(self, rollout: Rollout) -> Rollout:
-        """Prepare a rollout for `begin_update`; for remote learners, this sends it."""
-        return rollout
-
-    def begin_update(self, sent: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
-        """Return a function that updates on the result of `send`, and returns the same as `update`."""
-        return partial(self.update, sent, num_env_steps)
 
     @default_settings()
     def gradients(self, data: Rollout | TrainBatch, num_env_steps: int) -> GroupGradients:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from runner.config.errors import Problem, RunFailure
 from runner.episodes.columns import Rollout
+from runner.learners.remote_learner_group import RemoteLearnerGroup
 from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
@@ -106,7 +107,8 @@ class PrefetchedUpdate:
     ) -> None:
         self.item, self.num_env_steps, self.is_announced = item, num_env_steps, is_announced
         self._context = context
-        self._sent: Any = context.learners.send(rollout)
+        self._learners = cast(RemoteLearnerGroup, context.learners)  # `learners.prefetch` requires remote learners
+        self._sent = self._learners.send(rollout)
         self._end: Callable[[], UpdateResult] | None = None  # None until the update begins
 
     def begin(self) -> Callable[[], UpdateResult]:
@@ -116,7 +118,7 @@ class PrefetchedUpdate:
                 self._context.callbacks.call("on_update_start")
                 self.is_announced = True
             self.lags = self._context.lags_of(self.item.origins)
-            self._end = self._context.learners.begin_update(self._sent, self.num_env_steps)
+            self._end = self._learners.begin_update(self._sent, self.num_env_steps)
         return self._end
 
     def end(self) -> UpdateResult:
