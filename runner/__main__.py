@@ -16,7 +16,7 @@ def command() -> int:
 
 
 def _look_in_working_folder() -> None:
-    """Add the working folder to the module search path, in first place, as `python -m runner` does."""
+    """Add the working directory to the module search path, in first place, as `python -m runner` does."""
     folder = os.getcwd()
     if not sys.flags.safe_path and folder not in sys.path:
         sys.path.insert(0, folder)

@@ -208,7 +208,7 @@ def run_process(
     """Run `python -m runner ARGUMENTS`, or another Python program, in a separate process.
 
     Args:
-        folder: its working folder.
+        folder: its working directory.
         arguments: of the program.
         program: arguments of Python that name the program.
         exit_code: expected exit code; None accepts any.

@@ -227,7 +227,7 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
 
 
 def _folder_of_experiment(name: str) -> Path | None:
-    """Return the folder below the working folder that has an experiment, or None."""
+    """Return the folder below the working directory that has an experiment, or None."""
     folders = sorted(Path().glob("*/experiment")) if _NAME.fullmatch(name) else []
     return next((folder.parent for folder in folders if os.path.isfile(f"{folder}/{name}.yaml")), None)
 

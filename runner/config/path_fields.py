@@ -1,4 +1,4 @@
-"""Paths in a configuration become absolute when it is read, because user code may change the working folder."""
+"""Paths in a configuration become absolute when it is read, because user code may change the working directory."""
 
 from __future__ import annotations
 

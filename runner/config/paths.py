@@ -95,7 +95,7 @@ def list_groups(dirs: Sequence[Path]) -> list[str]:
 
 
 def display_path(path: Path) -> str:
-    """Return a short name for messages: `conf/...` for built-in files, otherwise relative to the working folder."""
+    """Return a short name for messages: `conf/...` for built-in files, otherwise relative to the working directory."""
     try:
         return (Path("conf") / path.relative_to(conf_dir())).as_posix()
     except ValueError:
@@ -112,7 +112,7 @@ def is_url(place: str) -> bool:
 
 
 def local_copy_of(url: str) -> Path:
-    """Return the local run dir, relative to the working folder, of a run at a URL: `outputs/s3/bucket/runs/one`."""
+    """Return the local run dir, relative to the working directory, of a run at a URL: `outputs/s3/bucket/runs/one`."""
     names = url.replace("://", "/").split("/")
     return Path("outputs", *(name for name in names if name not in ("", ".", "..")))
 

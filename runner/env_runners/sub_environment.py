@@ -27,7 +27,7 @@ START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
 _MAKING = "its making"
 _TIMEOUT_KEY = "env_runners.env_step_timeout_s"
-# The module search path is passed on, so that the process finds the same modules from any working folder.
+# The module search path is passed on, so that the process finds the same modules from any working directory.
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from runner.env_runners.env_process import main; main(*map(int, sys.argv[2:]))"

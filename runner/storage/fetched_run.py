@@ -37,7 +37,7 @@ def fetch_run(url: str, run_dir: Path | None, with_all_checkpoints: bool, note: 
 
     Args:
         url: URL of the run or of one of its checkpoints.
-        run_dir: target folder. None uses the original path below `outputs` in the working folder.
+        run_dir: target folder. None uses the original path below `outputs` in the working directory.
         with_all_checkpoints: whether to copy all checkpoints, which resuming needs. Otherwise, copy only the checkpoint
             in the URL, or the newest one.
         note: shows a line.

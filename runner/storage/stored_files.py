@@ -55,7 +55,7 @@ def url_of_run(store: str, run_dir: Path) -> str:
 
 
 def run_dir_of(url: str, store: str | None) -> Path:
-    """Invert `url_of_run`: return the run dir below `outputs` in the working folder.
+    """Invert `url_of_run`: return the run dir below `outputs` in the working directory.
 
     The run dir of a URL directly below the store is its local copy, even if other folders have the same name.
 

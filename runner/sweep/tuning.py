@@ -38,7 +38,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # no episode may have ended in the first iterations
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `EndsWhenAsked` replaces it: Tune's kills trials after ten seconds
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in the configuration are relative to the working folder of the command
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in the configuration are relative to the working directory of the command
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the sweep's folder has all state that is needed to continue
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",

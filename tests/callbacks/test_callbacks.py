@@ -238,7 +238,7 @@ def test_a_run_with_custom_data_and_state_resumes_exactly(run: Sequence[str], tm
 
 @pytest.mark.slow
 def test_a_run_hears_of_checkpoints_and_its_end(tmp_path: Path) -> None:
-    """On the command line, where the callback's module is found in the working folder."""
+    """On the command line, where the callback's module is found in the working directory."""
     (tmp_path / "own.py").write_text(
         "from runner.callbacks import Callback\n\n\n"
         "class Told(Callback):\n"

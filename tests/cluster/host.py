@@ -31,7 +31,7 @@ def environment_of(folder: Path, **more: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def hosted_ray(cwd: Path | None = None) -> Iterator[tuple[Path, str]]:
-    """Run a cluster of 3 CPUs, in a working folder; yields Ray's folder and the address."""
+    """Run a cluster of 3 CPUs, in a working directory; yields Ray's folder and the address."""
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # names of sockets are short
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [sys.executable, "-c", HOST]

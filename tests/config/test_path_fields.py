@@ -23,7 +23,7 @@ QUICK = (
 
 
 class Wandering(gym.Env[Any, int]):
-    """Changes the working folder whenever it can."""
+    """Changes the working directory whenever it can."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)

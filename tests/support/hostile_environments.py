@@ -87,7 +87,7 @@ class InPlaceObservation(Hostile):
 
 
 class ChangesFolder(Hostile):
-    """Changes the working folder when it is made."""
+    """Changes the working directory when it is made."""
 
     def __init__(self, folder: str) -> None:
         target = Path(tempfile.gettempdir()) / folder
