@@ -53,8 +53,8 @@ def continued_run(
 def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str], is_own: bool = True) -> StoreLocation:
     """Find the store of the resumed run (`known`), else one in `outputs` around the run dir, or in its parent.
 
-    For a run from another source (not `is_own`), use `outputs` in the working directory, because a store that was copied
-    with the run would determine where artifacts are written.
+    For a run from another source (not `is_own`), use `outputs` in the working directory, because a store that was
+    copied with the run would determine where artifacts are written.
     """
     outputs = next((parent for parent in run_dir.parents if parent.name == "outputs"), run_dir.parent)
     if not is_own:
