@@ -113,6 +113,12 @@ class MessageQueue:
                     _truncate_last(part, remaining)
 
     @property
+    def num_env_steps_received(self) -> int:
+        """Return the number of env steps of all messages, including those that are left out."""
+        with self._lock:
+            return sum(message.num_env_steps for message in self._messages)
+
+    @property
     def episodes(self) -> list[OpenEpisode]:
         """Return the episode of each chunk."""
         with self._lock:

@@ -156,7 +156,7 @@ class Service:
 
     def counts_of_sampled(self) -> Counts:
         """Return the counts without queued messages, which are counted again after a restart."""
-        num_env_steps = self.counts.num_env_steps_received - self.queue.num_env_steps
+        num_env_steps = self.counts.num_env_steps_received - self.queue.num_env_steps_received
         return replace(self.counts, num_env_steps_received=num_env_steps)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -357,6 +357,19 @@ def test_a_message_that_is_no_longer_valid_does_not_hinder_a_restart(
     assert sampling.result(10).rollout.num_env_steps == 5
 
 
+def test_queued_steps_of_a_client_in_quarantine_are_counted_once(
+    serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    first.sample(10)
+    connect(first).ask({"type": "EPISODES", "episodes": [episode(4)]})
+    service = first.runner._service
+    first.runner.server.call(service.quarantine, service.connected)
+    assert (service.counts.num_env_steps_received, service.queue.num_env_steps) == (4, 0)
+    second = serve(OFF, run_dir=tmp_path, state=first.runner.get_state())
+    assert second.runner._service.counts.num_env_steps_received == 4
+
+
 def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Connect, tmp_path: Path) -> None:
     """A checkpoint may be older than the journal: its messages are learned from once."""
     first = serve(OFF, run_dir=tmp_path)
