@@ -66,8 +66,8 @@ class OpenEpisode:
         name: its id in messages of the client; without a name, later chunks cannot continue it.
         is_complete: whether every step was sampled from start to end; false if the client left or skipped steps.
         is_lost: whether no more chunks can arrive although it has not ended.
-        num_steps, last_obs: number of env steps that have arrived, and the last observation, with which the next chunk
-            begins; set in the server's thread.
+        num_steps, last_obs: while it is open, number of env steps that have arrived, and the last observation, with
+            which the next chunk begins; set in the server's thread.
         past: last sampled steps by column: the lookback of the next chunk; set, as the next three, by the sampler.
         num_steps_sampled, return_: number and undiscounted reward sum of sampled steps.
         last_obs_sampled: last sampled observation.
