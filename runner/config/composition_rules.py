@@ -62,7 +62,7 @@ def _completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, An
 def _complete_files(config: DictConfig, overrides: Sequence[str]) -> None:
     """Add defaults, which overrides may change, remove or refer to, also if an override chooses the dataclass."""
     parsed = OverridesParser.create().parse_overrides([text for text in overrides if "schema" in text])
-    for override in parsed:
+    for override in (one for one in parsed if not one.is_delete()):
         for key, value in leaf_values({str(override.key_or_group): override.value()}).items():
             if _SCHEMA.fullmatch(key) and isinstance(value, str):
                 OmegaConf.update(config, key, value, force_add=True)

@@ -11,7 +11,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from tests.config.conftest import WriteConfig
+from tests.config.conftest import ProblemsOf, WriteConfig
 from tests.support.configs import config_from
 
 CODE = """
@@ -88,3 +88,8 @@ def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
     assert config_from(*overrides[:2], "~algorithm.temperature", config_dir=config_dir) == config_from(
         *overrides[:2], config_dir=config_dir
     )
+
+
+def test_a_schema_that_is_removed_with_another_value_is_not_chosen(problems_of: ProblemsOf) -> None:
+    [problem] = problems_of(["+experiment=ppo_cartpole", "~algorithm.schema=my_lab.code.MyPPOConfig"])
+    assert "is runner.config.algorithms.PPOConfig and not my_lab.code.MyPPOConfig" in problem.what
