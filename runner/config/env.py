@@ -95,8 +95,8 @@ def _check_call(
     if fault is None:
         return
     if fault.where is not None:
-        where = f"{arguments_key}.{fault.where}" if fault.where in arguments else path_key
-        yield describe_fault(arguments_key, fault, show_value(arguments), where)
+        key = f"{arguments_key}.{fault.where}" if fault.where in arguments else arguments_key
+        yield describe_fault(arguments_key, fault, show_value(arguments), key if arguments else path_key)
     else:
         yield describe_fault(path_key, fault, target)
 

@@ -139,7 +139,11 @@ BAD = {
         "FixedMaze does not take the argument size",
         "walls",
     ),
-    "missing argument beside others": (with_env("LooseMaze", "{colour: red}"), "needs the argument size", "size"),
+    "missing argument beside others": (
+        with_env("LooseMaze", "{colour: red}"),
+        "needs the argument size",
+        "where         override env.env_config={colour: red}",
+    ),
     "unknown argument of all": (
         with_env("Mazes", "{sze: 3}"),
         "Mazes does not take the argument sze",
