@@ -17,9 +17,10 @@ CHECKPOINT_SOURCE = "checkpoint"
 class Composed:
     """A composed configuration, not yet checked.
 
-    `sources`: dotted key of a value or block -> `file:line`, `override key=value` or `default`. `unread`: groups whose
-    chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None for stored values or after a problem.
+    `sources`: dotted key of a value, block or removed key -> `file:line`, `override key=value` or `default`.
+    `unread`: groups whose chosen file is missing or cannot be read, so that their keys cannot be checked.
+    `unresolved`: the values with their interpolations, for a checkpoint.
+    `run_dir`: `hydra.run.dir`; None for stored values or after a problem.
     `run_url`: `hydra.run.dir` if it is a URL; then `run_dir` is the folder of the local copy.
     `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default.
     `notes`: notes for the user, one per renamed key.
