@@ -1,4 +1,4 @@
-"""The trackers of a run: MLflow, and those of `tracking.extra_trackers`."""
+"""The trackers of a run: MLflow and `tracking.extra_trackers`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunTracking:
         provenance: origin of the configuration, and the checkpoint that the run resumes.
         run_dir: run dir, which contains the configuration.
         info: git revision, versions and machine, see `run_info`.
-        num_env_steps: env steps before the resume; 0 for a new run.
+        num_env_steps: env steps before the resume; zero if the run is new.
         start_time_s: Unix time of the start of the run, for MLflow.
         note: shows a line to the user.
 

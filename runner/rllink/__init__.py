@@ -6,7 +6,7 @@ A message with episodes passes these modules:
 2. `connection` reads the frame, decodes the request (`messages`), and handles sessions, extensions and time limits.
 3. `service` answers the request. Episodes are decoded and checked (`receiving`, `open_episodes`), written to the
    `journal`, and added to the `message_queue`.
-4. `batches` takes the messages of one sample from the queue, without those of quarantined clients (`client_judges`).
+4. `batches` takes the messages of one sample from the queue, without messages of quarantined clients (`client_judges`).
 5. `module_intake` joins their chunks (`received_episodes`) and computes missing columns, `env_episodes` finds the
    episodes that are over, and `env_runner` returns the sample.
 

@@ -47,7 +47,7 @@ _MOST_SHARED = 64
 
 
 class Connections:
-    """All connections of a server, and what they share: seats, sessions, and memory.
+    """All connections of a server, with their shared seats, sessions and memory.
 
     Args:
         config: the `rllink` block.

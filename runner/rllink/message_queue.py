@@ -114,7 +114,7 @@ class MessageQueue:
 
     @property
     def num_env_steps_received(self) -> int:
-        """Return the number of env steps of all messages, including those that are left out."""
+        """Return the number of env steps of all messages, including messages that are left out."""
         with self._lock:
             return sum(message.num_env_steps for message in self._messages)
 
