@@ -78,7 +78,7 @@ def unknown_option(key: str, got: str, expected: str, nearest: str | None = None
 def only_begins(key: str, got: str) -> Problem:
     operator = got.rpartition(" -> ")[2]
     what = f"{key}: {operator} is a source and must be the first operator of a plan"
-    return Problem(what, key, got, "Concurrently with several plans")
+    return Problem(what, key, got, "Concurrently with several branches")
 
 
 def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], expected: str) -> Problem:
@@ -95,43 +95,43 @@ def ends_early(key: str) -> Problem:
 
 
 def other_weights(got: str) -> Problem:
-    what = "algorithm.plan.0: round_robin_weights needs one weight for each of the 2 plans"
+    what = "algorithm.plan.0: round_robin_weights needs one weight for each of the 2 branches"
     return Problem(what, "algorithm.plan.0", got, "integers >= 1, or '*'")
 
 
 def no_shares(got: str) -> Problem:
     return Problem(
-        "algorithm.plan.0: round_robin_weights: auto needs a sampling and a training plan",
+        "algorithm.plan.0: round_robin_weights: auto needs a sampling and a training branch",
         where="algorithm.plan.0",
         got=got,
-        expected="mode: round_robin, and two plans: the first samples, the second trains",
+        expected="mode: round_robin, and two branches: the first samples, the second trains",
     )
 
 
 def never_waits(plan: int, got: str) -> Problem:
     return Problem(
-        f"algorithm.plan.0: plan {plan} never waits, so with the weight '*' its turn would never end",
+        f"algorithm.plan.0: branch {plan} never waits, so with the weight '*' its turn would never end",
         where="algorithm.plan.0",
         got=got,
-        expected="a number, or a plan that begins with Dequeue or samples with mode: async",
+        expected="a number, or a branch that begins with Dequeue or samples with mode: async",
     )
 
 
 def never_filled(key: str, name: str) -> Problem:
     return Problem(
-        f"{key}: no other plan fills the queue {name}, so Dequeue would wait forever",
+        f"{key}: no other branch fills the queue {name}, so Dequeue would wait forever",
         where=key,
         got=name,
-        expected=f"{{Enqueue: {{queue: {name}}}}} in another plan of Concurrently",
+        expected=f"{{Enqueue: {{queue: {name}}}}} in another branch of Concurrently",
     )
 
 
 def never_emptied(key: str, name: str) -> Problem:
     return Problem(
-        f"{key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full",
+        f"{key}: no branch empties the queue {name}, so Enqueue would wait forever when it is full",
         where=key,
         got=name,
-        expected=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan",
+        expected=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a branch",
     )
 
 
@@ -140,7 +140,7 @@ def in_a_circle(key: str, name: str) -> Problem:
         f"{key}: the queue {name} is only filled from queues that wait for it, so it stays empty",
         where=key,
         got=name,
-        expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data",
+        expected=f"{{Enqueue: {{queue: {name}}}}} in a branch that samples or reads recorded data",
     )
 
 
@@ -285,7 +285,7 @@ MISTAKES = [
             Problem(
                 "algorithm.plan.0: Concurrently needs plans",
                 where="algorithm.plan.0",
-                expected="plans: a list of plans, each a list of operators",
+                expected="plans: a list of branches, each a list of operators",
             )
         ],
         id="no plans",
@@ -299,7 +299,7 @@ MISTAKES = [
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[0, 2])],
         [
             Problem(
-                "algorithm.plan.0: output_indexes contains 2, but the last plan is 1",
+                "algorithm.plan.0: output_indexes contains 2, but the last branch is 1",
                 where="algorithm.plan.0",
                 got="[0, 2]",
                 expected="indexes from 0 to 1",
@@ -343,12 +343,12 @@ MISTAKES = [
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights="auto")],
-        [no_shares("mode: round_robin, 2 plans")],
+        [no_shares("mode: round_robin, 2 branches")],
         id="shares of plans that do not sample and train",
     ),
     pytest.param(
         [several([ROLLOUTS], [ROLLOUTS, TRAIN], round_robin_weights="auto", mode="async")],
-        [no_shares("mode: async, 2 plans")],
+        [no_shares("mode: async, 2 branches")],
         id="shares without turns",
     ),
     pytest.param(

@@ -60,7 +60,7 @@ def _shown(value: Any) -> str:
 
 
 def is_returned(step: PlanStep, index: int) -> bool | None:
-    """Return whether the items of one of several plans are returned; None: the items of all plans are."""
+    """Return whether the items of one of several branches are returned; None: the items of all branches are."""
     assert isinstance(step.config, BranchesConfig)
     chosen = step.config.output_indexes
     return None if chosen is None else index in chosen

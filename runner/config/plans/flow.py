@@ -56,7 +56,7 @@ class _ItemCheck:
         """Check the steps of a plan in order, and return the types of its items.
 
         Args:
-            plan: plan of the configuration or of an operator with several plans.
+            plan: plan of the configuration or of an operator with several branches.
             items: types of the items that enter the plan; None: unknown.
             begins: whether no items enter the plan.
             before: name of the operator that gives these items.
@@ -75,7 +75,7 @@ class _ItemCheck:
             self._add(what, step, step.name, f"a plan that begins with {', '.join(sources)}")
         elif not begins and step.begins:
             what = f"{step.key}: {step.name} is a source and must be the first operator of a plan"
-            self._add(what, step, f"{before} -> {step.name}", "Concurrently with several plans")
+            self._add(what, step, f"{before} -> {step.name}", "Concurrently with several branches")
         elif items is not None:
             misfits = [item for item in items if item not in (step.takes or ())]
             if misfits:
@@ -136,16 +136,16 @@ _TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
 
 
 def find_branch_problems(step: PlanStep, config: BranchesConfig) -> Iterator[Problem]:
-    """Find invalid output indexes and weights of the plans of an operator."""
-    num_plans, here = len(step.plans), step.key
+    """Find invalid output indexes and weights of the branches of an operator."""
+    num_branches, here = len(step.plans), step.key
     indexes, weights = config.output_indexes, config.round_robin_weights
     if indexes is not None and not indexes:
         what = f"{step.key}: {step.name} returns no items, so iterations would never end"
-        yield Problem(what, here, "output_indexes: []", f"indexes from 0 to {num_plans - 1}, or null for all")
-    outside = [index for index in indexes or () if index >= num_plans]
+        yield Problem(what, here, "output_indexes: []", f"indexes from 0 to {num_branches - 1}, or null for all")
+    outside = [index for index in indexes or () if index >= num_branches]
     if outside:
-        what = f"{step.key}: output_indexes contains {outside[0]}, but the last plan is {num_plans - 1}"
-        yield Problem(what, here, str(indexes), f"indexes from 0 to {num_plans - 1}")
+        what = f"{step.key}: output_indexes contains {outside[0]}, but the last branch is {num_branches - 1}"
+        yield Problem(what, here, str(indexes), f"indexes from 0 to {num_branches - 1}")
     if weights is None:
         return
     if isinstance(weights, str):
@@ -155,30 +155,32 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig) -> Iterator[Pro
         what = f"{step.key}: round_robin_weights have no effect with mode async"
         yield Problem(what, here, show_value(weights), "mode: round_robin")
     if isinstance(config, DuplicateConfig) and "*" in weights:
-        what = f"{step.key}: the weight '*' needs plans that wait, but the copies of an item are always ready"
+        what = f"{step.key}: the weight '*' needs branches that wait, but the copies of an item are always ready"
         yield Problem(what, here, show_value(weights), "null, or numbers")
         return
-    endless = [index for index, weight in enumerate(weights[:num_plans]) if weight == "*" and not _waits(step, index)]
+    endless = [
+        index for index, weight in enumerate(weights[:num_branches]) if weight == "*" and not _waits(step, index)
+    ]
     if endless:
-        what = f"{step.key}: plan {endless[0]} never waits, so with the weight '*' its turn would never end"
-        expected = "a number, or a plan that begins with Dequeue or samples with mode: async"
+        what = f"{step.key}: branch {endless[0]} never waits, so with the weight '*' its turn would never end"
+        expected = "a number, or a branch that begins with Dequeue or samples with mode: async"
         yield Problem(what, here, show_value(weights), expected)
     wrong = [weight for weight in weights if weight != "*" and not (isinstance(weight, int) and weight >= 1)]
-    if wrong or len(weights) != num_plans:
-        what = f"{step.key}: round_robin_weights needs one weight for each of the {num_plans} plans"
+    if wrong or len(weights) != num_branches:
+        what = f"{step.key}: round_robin_weights needs one weight for each of the {num_branches} branches"
         yield Problem(what, here, show_value(weights), "integers >= 1, or '*'")
 
 
 def _find_no_shares(step: PlanStep, config: BranchesConfig) -> Iterator[Problem]:
-    """Find operators with `round_robin_weights: auto` that lack a sampling or a training plan."""
+    """Find operators with `round_robin_weights: auto` that lack a sampling or a training branch."""
     samples, trains = (
         [any(inner.is_a(*kinds) for inner in steps_of(plan)) for plan in step.plans] for kinds in (_SAMPLES, _TRAINS)
     )
     if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
         return
-    what = f"{step.key}: round_robin_weights: auto needs a sampling and a training plan"
-    expected = "mode: round_robin, and two plans: the first samples, the second trains"
-    yield Problem(what, step.key, f"mode: {config.mode}, {len(step.plans)} plans", expected)
+    what = f"{step.key}: round_robin_weights: auto needs a sampling and a training branch"
+    expected = "mode: round_robin, and two branches: the first samples, the second trains"
+    yield Problem(what, step.key, f"mode: {config.mode}, {len(step.plans)} branches", expected)
 
 
 def find_useless_intensity(algorithm: AlgorithmConfig) -> Iterator[Problem]:
@@ -194,7 +196,7 @@ def find_useless_intensity(algorithm: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def _waits(step: PlanStep, index: int) -> bool:
-    """Return whether a plan may wait for items."""
+    """Return whether a branch may wait for items."""
     if not step.plans[index]:
         return True
     if any(isinstance(inner.config, EnqueueConfig) for inner in steps_of(step.plans[index])):
@@ -219,17 +221,17 @@ def find_queue_problems(plan: Plan, given: Mapping[str, Items]) -> Iterator[Prob
     names, read = [name for _, name in filled], [name for _, name in emptied]
     for step, name in emptied:
         if name not in names:
-            what = f"{step.key}: no other plan fills the queue {name}, so Dequeue would wait forever"
-            expected = f"{{Enqueue: {{queue: {name}}}}} in another plan of Concurrently"
+            what = f"{step.key}: no other branch fills the queue {name}, so Dequeue would wait forever"
+            expected = f"{{Enqueue: {{queue: {name}}}}} in another branch of Concurrently"
             yield Problem(what, step.key, name, expected, nearest_match(name, names))
         elif given[step.key] == ():
             what = f"{step.key}: the queue {name} is only filled from queues that wait for it, so it stays empty"
-            expected = f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data"
+            expected = f"{{Enqueue: {{queue: {name}}}}} in a branch that samples or reads recorded data"
             yield Problem(what, step.key, name, expected)
     for step, name in filled:
         if name not in read:
-            what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait forever when it is full"
-            expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
+            what = f"{step.key}: no branch empties the queue {name}, so Enqueue would wait forever when it is full"
+            expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a branch"
             yield Problem(what, step.key, name, expected, nearest_match(name, read))
     yield from _find_capacity_problems(plan)
 

@@ -138,7 +138,7 @@ class PlanReader:
         if isinstance(config, BranchesConfig):
             if not config.plans:
                 self._add(
-                    f"{key}: {name} needs plans", key, expected="plans: a list of plans, each a list of operators"
+                    f"{key}: {name} needs plans", key, expected="plans: a list of branches, each a list of operators"
                 )
             plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
         return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
