@@ -52,6 +52,7 @@ def run_experiment(
     loaded = load_checkpoint(resume_from) if resume_from else None
     provenance = TrainerProvenance(composed, resume_from, is_trusted)
     with _errors_logged(), interrupts(), opened_run(config, provenance, folder, loaded, start_time_s) as run:
+        del loaded  # replay buffers may be large
         return run.train_until_stopped()
 
 
