@@ -13,6 +13,7 @@ from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import Problem
 from runner.config.path_fields import absolute_paths
+from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 
@@ -29,7 +30,8 @@ def main(arguments: Arguments) -> int:
     config = _with_ends(arguments.words, composed)
     from runner.offline.writing.conversion import convert
 
-    report = convert(config.offline, _spaces_of(config), config.env.env, _progress_printer())
+    with hiding_values(composed.values, composed.references):
+        report = convert(config.offline, _spaces_of(config), config.env.env, _progress_printer())
     for line in report_lines(report, config):
         print(line)
     return 0

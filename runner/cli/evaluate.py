@@ -20,6 +20,7 @@ from runner.cli.stored_run import (
     StoredRun,
     check_writable,
     evaluation_of,
+    explaining_problems,
     open_run,
     split_run_dir,
     with_episodes,
@@ -167,7 +168,7 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
         path = folder / f"{module_id}{_POLICY}"
-        with naming_run(run_dir):
+        with naming_run(run_dir), explaining_problems(stored):
             path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
         policies[module_id] = str(path)
     return policies

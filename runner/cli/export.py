@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError, print_note, usage_of
 from runner.cli.output_files import check_new_file, write_file
-from runner.cli.stored_run import naming_changes, open_run
+from runner.cli.stored_run import explaining_problems, open_run
 from runner.config.errors import Problem
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(arguments: Arguments) -> int:
     stored = open_run(arguments, EXPORTING)
     from runner.policy.stored_policy import StoredPolicy
 
-    with naming_changes(stored):
+    with explaining_problems(stored):
         policy = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module"))
         exported = policy.to_onnx() if format_ == "onnx" else policy.to_pt2()
     write_file(path, exported.content)

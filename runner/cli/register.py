@@ -8,7 +8,7 @@ from typing import Any
 from runner.checkpoints.trust import EXPORTING
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.conditions import AssertionNotMet, Condition, parse_assertions
-from runner.cli.stored_run import StoredRun, naming_changes, open_run
+from runner.cli.stored_run import StoredRun, explaining_problems, open_run
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError, list_names, nearest_match
 from runner.tracking.known_run import RUN_FILE, read_known_run
@@ -26,7 +26,7 @@ def main(arguments: Arguments) -> int:
     known_run = _mlflow_run(stored)
     from runner.policy.stored_policy import StoredPolicy
 
-    with naming_changes(stored):
+    with explaining_problems(stored):
         exported = StoredPolicy.load(stored.checkpoint, stored.config, arguments.value("--module")).to_onnx()
     from runner.tracking.known_run import register_model
 

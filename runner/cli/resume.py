@@ -22,8 +22,8 @@ from runner.cli.new_runs import train_in
 from runner.cli.stored_run import (
     StoredRun,
     check_writable,
+    explaining_problems,
     named_checkpoint,
-    naming_changes,
     open_run,
     split_run_dir,
     target_run_dir,
@@ -76,7 +76,7 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
             print("\n".join(_describe_finished(met, arguments)))
             verdict.judge_run(stored.config.experiment_name, first_run_dir)
             return 0
-        with naming_changes(stored):
+        with explaining_problems(stored):
             check_memory([stored.config])
         check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
         folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
@@ -88,7 +88,7 @@ def _resume(arguments: Arguments, verdict: Verdict) -> int:
         from runner.experiment.run_experiment import run_experiment
 
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)
-        with naming_changes(stored):
+        with explaining_problems(stored):
             return run_experiment(
                 stored.config, stored.composed, folder, stored.checkpoint, is_trusted=stored.is_trusted
             )

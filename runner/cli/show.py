@@ -15,7 +15,7 @@ from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.steps import read_plan
-from runner.config.references import with_references
+from runner.config.references import hiding_values, with_references
 from runner.config.schemas import ExperimentConfig
 
 _INDENT = "  "
@@ -34,7 +34,9 @@ def main(arguments: Arguments) -> int:
     print(f"{render_config(composed, config, is_coloured)}\n\n{plan}", flush=True)
     from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration comes first
 
-    print(f"\n{render_pipelines(config, arguments.has('--timings'))}")
+    with hiding_values(composed.values, composed.references):
+        pipelines = render_pipelines(config, arguments.has("--timings"))
+    print(f"\n{pipelines}")
     return 0
 
 

@@ -196,12 +196,7 @@ def evaluation_of(
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
     if not is_recording:
         config = replace(config, offline=replace(config.offline, output=None))
-    composed = stored.composed
-    with (
-        hiding_values(composed.values, composed.references),
-        naming_changes(stored),
-        EvaluationRun(config) as evaluation,
-    ):
+    with explaining_problems(stored), EvaluationRun(config) as evaluation:
         with naming_checkpoint(stored.checkpoint):
             evaluation.set_policy(state)
         with interrupts():  # an evaluation, however long, ends as training does
@@ -223,13 +218,16 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
     return replace(env, port=None, observation_space=None, action_space=None, agents=None)
 
 
-def naming_changes(stored: StoredRun) -> AbstractContextManager[None]:
-    """Add the changes by overrides, which are often the cause, to problems of this block."""
-    if not stored.changes:
-        return nullcontext()
-    changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
-    line = f"changed by overrides: {changes}"
-    return relocating(lambda where: f"{where}\n{line}" if where else line)
+@contextmanager
+def explaining_problems(stored: StoredRun) -> Iterator[None]:
+    """Add the changes by overrides, which are often the cause, to problems of this block, and hide resolved values."""
+    naming_changes: AbstractContextManager[None] = nullcontext()
+    if stored.changes:
+        changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
+        line = f"changed by overrides: {changes}"
+        naming_changes = relocating(lambda where: f"{where}\n{line}" if where else line)
+    with hiding_values(stored.composed.values, stored.composed.references), naming_changes:
+        yield
 
 
 def check_writable(run_dir: Path, *names: str) -> None:

@@ -142,14 +142,22 @@ def test_messages_of_mistakes_have_the_reference(override: str, run_main: Run) -
 
 
 @pytest.mark.usefixtures("password")
-@pytest.mark.parametrize("verb", [["train"], ["profile"], ["validate", "--build"]], ids=" ".join)
+@pytest.mark.parametrize("verb", [["train"], ["profile"], ["validate", "--build"], ["show"]], ids=" ".join)
 def test_an_environment_that_cannot_be_made(verb: list[str], run_main: Run, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("validate does not write files")
+    (tmp_path / "notes.txt").write_text("validate and show do not write files")
     outcome = run_main(*verb, *WRONG, f"hydra.run.dir={tmp_path}/one")
     assert outcome.code == 2
     assert "no ${oc.env:SIM_PASSWORD}" in " ".join(outcome.err.split())
     assert SECRET not in outcome.out + outcome.err
     assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.usefixtures("password")
+def test_a_conversion_for_an_environment_that_cannot_be_made(run_main: Run) -> None:
+    outcome = run_main("convert", "in", "out", *KEYS[:2], "env.env_config.password='no ${oc.env:SIM_PASSWORD}'")
+    assert outcome.code == 2
+    assert "no ${oc.env:SIM_PASSWORD}" in " ".join(outcome.err.split())
+    assert SECRET not in outcome.out + outcome.err
 
 
 @pytest.mark.usefixtures("password")
