@@ -29,7 +29,7 @@ def main(arguments: Arguments) -> int:
     if is_read_only:
         print("read-only: rules that need accepted episodes are skipped")
     else:
-        print("the check sends made-up episodes, and a running training learns from them; use --read-only to skip them")
+        print("the check sends made-up episodes, which the server's run learns from; use --read-only to skip them")
     counts: Counter[str] = Counter()
     try:
         for result in check_server(target, is_read_only):

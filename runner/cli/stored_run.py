@@ -65,7 +65,7 @@ def open_run(
     Args:
         arguments: command line; its overrides change the stored configuration.
         unused: prefixes of the keys that the command does not use, see `runner.checkpoints.trust`.
-        fixed: prefix of keys that overrides may not change -> the reason.
+        fixed: prefixes of keys that overrides may not change -> the reason.
         trains_on: whether to reject overrides of values that training adapts; the checkpoint has their current values.
 
     Raises:
