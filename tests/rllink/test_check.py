@@ -194,7 +194,7 @@ def test_the_command_prints_a_line_a_rule(capsys: pytest.CaptureFixture[str]) ->
     server.close()
     out = capsys.readouterr().out
     assert code == 1
-    assert "a run that is training learns from them" in out
+    assert "which the server's run learns from" in out
     assert "E2                 env_steps is the sum of all steps, else ERROR bad_message: fail" in out
     assert "expected  ERROR bad_message with the path $.env_steps" in out
     assert "got       {'type': 'ACK'" in out
@@ -207,7 +207,7 @@ def test_read_only_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
     server = SmallServer()
     assert main(["rllink", "check", f"127.0.0.1:{server.port}", "--read-only", "--timeout=1"]) == 0
     server.close()
-    assert capsys.readouterr().out.splitlines()[1].startswith("read only")
+    assert capsys.readouterr().out.splitlines()[1].startswith("read-only: ")
 
 
 @pytest.mark.parametrize(
