@@ -154,7 +154,7 @@ def test_an_environment_that_cannot_be_made(verb: list[str], run_main: Run, tmp_
 
 @pytest.mark.usefixtures("password")
 def test_a_conversion_for_an_environment_that_cannot_be_made(run_main: Run) -> None:
-    outcome = run_main("convert", "in", "out", *KEYS[:2], "env.env_config.password='no ${oc.env:SIM_PASSWORD}'")
+    outcome = run_main("convert", "in", "out", *KEYS, "env.env_config.password='no ${oc.env:SIM_PASSWORD}'")
     assert outcome.code == 2
     assert "no ${oc.env:SIM_PASSWORD}" in " ".join(outcome.err.split())
     assert SECRET not in outcome.out + outcome.err
