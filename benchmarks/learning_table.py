@@ -55,6 +55,7 @@ ORDER = (
 PACKAGES = {"MuJoCo": "mujoco", "MinAtar": "minatar"}
 VERSIONS = ("python", "torch", "numpy", "gymnasium")
 NOTES = {
+    "MuJoCo": "`ppo_ant_tuned` does not observe contact forces, which are always zero in the published results.",
     "Several agents": "IPPO and VDN are listed for comparison: they have the targets of MAPPO and QMIX, which need "
     "a centralised critic or a mixing network. Returns are sums over agents. HARL's MAPPO has -58.5 in simple_spread "
     "after 10 M env steps, read from a figure. There, collisions with oneself count (-37.5 per episode) and agents "
