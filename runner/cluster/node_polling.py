@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_LONGEST_WAIT_S = 2.0  # for the last poll, which blocks if Ray's head node is lost
+
 
 @contextmanager
 def polled(poll: Callable[[], bool], interval_s: float, thread_name: str) -> Iterator[None]:
@@ -22,4 +24,4 @@ def polled(poll: Callable[[], bool], interval_s: float, thread_name: str) -> Ite
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(_LONGEST_WAIT_S)
