@@ -107,8 +107,7 @@ def _rows_of(verb: Verb) -> list[Row]:
 
 def _rows(options: Iterable[CommandOption]) -> Iterator[Row]:
     for option in options:
-        old = f" (earlier: `{'`, `'.join(option.old_names)}`)" if option.old_names else ""
-        yield f"`{option.usage}`", f"{option.summary}{old}"
+        yield f"`{option.usage}`", option.summary
 
 
 def _table(head: Row, rows: Iterable[Row]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from runner.closing import close_each
 from runner.cluster.creation_failures import creation_failure
-from runner.cluster.futures import Future, LocalFuture
+from runner.cluster.futures import POLL_INTERVAL_S, UNKNOWN, Future, LocalFuture
 from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
 from runner.config.errors import Problem, RunFailure, RunnerError
@@ -29,8 +29,6 @@ MakeHeld = Callable[[int, int], Any]
 
 START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
-_POLL_INTERVAL_S = 0.2
-_UNKNOWN = object()
 
 # Attribute of an error from an actor: the user's line that raised it, and its arguments.
 _OWN_CODE = "line_and_arguments"
@@ -223,7 +221,7 @@ class RemoteActor(Caller):
 
         if self._timeout_s is not None or not self._role.is_interruptible:
             return ray.get(reference, timeout=self._timeout_s)
-        while not ray.wait([reference], timeout=_POLL_INTERVAL_S)[0]:
+        while not ray.wait([reference], timeout=POLL_INTERVAL_S)[0]:
             if is_interrupted():
                 raise Interrupted
         return ray.get(reference)
@@ -262,7 +260,7 @@ class RemoteFuture:
 
     def __init__(self, actor: RemoteActor, method: str, reference: Any) -> None:
         self._actor, self._method = actor, method
-        self._answer: Any = _UNKNOWN
+        self._answer: Any = UNKNOWN
         self.wait_for(reference)
 
     def wait_for(self, reference: Any) -> None:
@@ -274,7 +272,7 @@ class RemoteFuture:
     @property
     def is_answered(self) -> bool:
         """Whether the result has been taken."""
-        return self._answer is not _UNKNOWN
+        return self._answer is not UNKNOWN
 
     def is_ready(self) -> bool:
         import ray

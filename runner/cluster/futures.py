@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from runner.interrupts import Interrupted, PartialIteration, is_interrupted
 
-_POLL_INTERVAL_S = 0.2
-_UNKNOWN = object()
+POLL_INTERVAL_S = 0.2
+UNKNOWN = object()  # the result of a call that has not been answered
 
 
 class Future(Protocol):
@@ -54,7 +54,7 @@ class LocalFuture(Future):
         self._call = call
         self._queue = deque() if queue is None else queue
         self._queue.append(self)
-        self._answer: Any = _UNKNOWN
+        self._answer: Any = UNKNOWN
         self._failure: Exception | None = None
 
     def is_ready(self) -> bool:
@@ -68,7 +68,7 @@ class LocalFuture(Future):
         if isinstance(self._failure, Interrupted):  # the run continues after a stop
             self._failure = None
             self._queue.appendleft(self)
-        while self._answer is _UNKNOWN and self._failure is None:
+        while self._answer is UNKNOWN and self._failure is None:
             self._queue.popleft()._run()
         if self._failure is not None:
             raise self._failure
@@ -141,4 +141,4 @@ def wait_a_moment(futures: Sequence[Future]) -> None:
     """Wait for a short time, or until Ray has the result of one of these remote calls."""
     import ray
 
-    ray.wait([future.reference for future in futures], timeout=_POLL_INTERVAL_S)
+    ray.wait([future.reference for future in futures], timeout=POLL_INTERVAL_S)

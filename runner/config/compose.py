@@ -96,7 +96,7 @@ class _Composition:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
         experiment = self._chosen_experiment(config)
-        add_defaults(config)  # of a dataclass that an override chooses, and of keys that an override removes
+        add_defaults(config)  # of keys that an override removes, and of modules that it adds
         folders = read_hydra_folders(config, self.lines, self.provenance.sources)
         self.problems += folders.problems
         with open_dict(config):

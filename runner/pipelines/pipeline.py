@@ -45,6 +45,7 @@ class ConnectorPipeline(ConnectorList, Connector):
     """Observation and action space after each connector; empty until the spaces before the first connector are
     known.
     """
+    _input_spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None
 
     def __init__(
         self,
@@ -54,10 +55,9 @@ class ConnectorPipeline(ConnectorList, Connector):
     ) -> None:
         self._connectors = list(connectors)
         self._streams: dict[str, np.random.Generator] = {}
-        self._infer_columns()
         if input_observation_space is not None and input_action_space is not None:
-            self.input_spaces = (input_observation_space, input_action_space)
-            self._infer()
+            self._input_spaces = (input_observation_space, input_action_space)
+        self._infer()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all connectors."""
@@ -111,15 +111,26 @@ class ConnectorPipeline(ConnectorList, Connector):
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
+    @property
+    def input_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Observation and action space before the first connector.
+
+        Raises:
+            ValueError: the spaces are not known yet.
+        """
+        if self._input_spaces is None:
+            what = "the spaces before the first connector are not known"
+            raise ValueError(f"{what}: pass input_observation_space and input_action_space")
+        return self._input_spaces
+
     def _infer(self) -> None:
-        """Infer the spaces after each connector, and the columns that the pipeline reads and writes."""
-        obs_space, action_space = self.input_spaces
-        spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
-        for connector in self._connectors:
-            obs_space, action_space = self._spaces_after(connector, obs_space, action_space)
-            spaces_after.append((obs_space, action_space))
-        self.spaces_after = spaces_after
-        self.observation_space, self.action_space = obs_space, action_space
+        """Infer the columns that the pipeline reads and writes and, if the spaces before it are known, the spaces."""
+        if self._input_spaces is not None:
+            spaces_after = [self._input_spaces]
+            for connector in self._connectors:
+                spaces_after.append(self._spaces_after(connector, *spaces_after[-1]))
+            self.spaces_after = spaces_after[1:]
+            self.observation_space, self.action_space = spaces_after[-1]
         self._infer_columns()
 
     def _spaces_after(self, connector: Connector, *spaces: gym.Space[Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -177,7 +188,7 @@ class ConnectorPipeline(ConnectorList, Connector):
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
         """Return the observation space after the last connector."""
-        self.input_spaces = (input_observation_space, input_action_space)
+        self._input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.observation_space
 
@@ -185,7 +196,7 @@ class ConnectorPipeline(ConnectorList, Connector):
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
         """Return the action space after the last connector."""
-        self.input_spaces = (input_observation_space, input_action_space)
+        self._input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.action_space
 

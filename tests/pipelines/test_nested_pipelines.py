@@ -17,7 +17,7 @@ from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.episodes import nested as nested_values
 from runner.module_building import make_connector
-from runner.pipelines import Connector, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards
+from runner.pipelines import Connector, ConnectorPipeline, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
@@ -124,6 +124,17 @@ def test_edits_find_connectors_of_nested_pipelines_by_name() -> None:
     with pytest.raises(PipelineError, match="not contain a connector PrevActions\n") as caught:
         pipeline.remove("PrevActions")
     assert caught.value.problems[0].nearest == "PrevActionsPrevRewards"
+
+
+def test_a_pipeline_can_be_edited_before_its_spaces_are_known() -> None:
+    inner = ConnectorPipeline([FlattenObservations()])
+    inner.append(MeanStdFilter())
+    with pytest.raises(ValueError, match="before the first connector are not known"):
+        _ = inner.input_spaces
+    outer = ConnectorPipeline([inner], *SPACES)
+    assert [type(connector) for connector in outer.single_connectors()] == [FlattenObservations, MeanStdFilter]
+    assert inner.input_spaces == SPACES
+    assert len(inner.spaces_after) == 2
 
 
 def test_a_nested_connector_may_need_observations_that_the_episodes_hold() -> None:

@@ -47,6 +47,7 @@ class TrajectoryAssembler:
         self._next_number = 0
         self._num_rows = 0
         self._last: tuple[int, int, bool] | None = None  # episode and t of the newest row, and whether it ends it
+        self._last_agent: Any = None
         self._place = DataLocation()
 
     def add(self, rows: StepRows, place: DataLocation) -> list[ColumnBlock]:
@@ -145,6 +146,7 @@ class TrajectoryAssembler:
         if rows.t is not None:
             before = np.concatenate(([rows.t[0] - 1 if self._last is None else self._last[1]], rows.t[:-1]))
             starts |= rows.t != before + 1
+        self._check_agents(rows, starts)
         run = np.cumsum(starts)
         episode = run + self._next_number - 1
         self._next_number = int(episode[-1]) + 1
@@ -157,6 +159,22 @@ class TrajectoryAssembler:
             t = np.arange(len(rows)) - first + np.where(run == 0, offset, 0)
         self._last = (int(episode[-1]), int(t[-1]), bool(ends[-1]))
         return episode, t
+
+    def _check_agents(self, rows: StepRows, starts: npt.NDArray[np.bool_]) -> None:
+        """Check that each episode without an id has the same agent in all rows, which interleaved agents do not."""
+        if rows.agent_ids is None:
+            return
+        agents = np.array([self._last_agent, *rows.agent_ids.to_pylist()], object)
+        changes = np.flatnonzero((agents[1:] != agents[:-1]) & ~starts)
+        if len(changes):
+            row = int(changes[0])
+            raise data_error(
+                f"the agent changes from {agents[row]} to {agents[row + 1]} within an episode",
+                self._place.of(self._schema.names["agent_id"]).at(row),
+                expected="a column eps_id, because the episodes of several agents alternate",
+                fix="set offline.input_read_schema.eps_id=COLUMN",
+            )
+        self._last_agent = agents[-1]
 
     # --- complete episodes ----------------------------------------------------------------------------------------
 

@@ -349,3 +349,18 @@ def test_agents_of_some_rows_only(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read([first, _with(second, "agent_id", ["a", "a"])])
     assert_error(error.value, data_error(Problem("only some rows have agent_id", "file-1, row 0")), tmp_path)
+
+
+def test_agents_that_alternate_without_ids(tmp_path: Path) -> None:
+    table = without_metadata(block_to_steps(flat_block([2, 2]))).drop_columns(["eps_id"])
+    one_after_other, alternating = table, table.take([0, 2, 1, 3])
+    assert [block.lengths.tolist() for block in read([_with(one_after_other, "agent_id", list("aabb"))])[0]] == [[2, 2]]
+    with pytest.raises(DataError) as error:
+        read(cut(_with(alternating, "agent_id", list("abab")), [1]))
+    problem = Problem(
+        "the agent changes from b to a within an episode",
+        "file-1, row 1, column agent_id",
+        expected="a column eps_id, because the episodes of several agents alternate",
+        fix="set offline.input_read_schema.eps_id=COLUMN",
+    )
+    assert_error(error.value, data_error(problem), tmp_path)
