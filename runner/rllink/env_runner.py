@@ -12,7 +12,7 @@ from runner.env_runners.listeners import receiver_of
 from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
 from runner.module_building import BuiltActingModule
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import flat_values
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rllink.batches import Batches
 from runner.rllink.client_judges import ClientJudges
@@ -61,9 +61,7 @@ class ExternalEnvRunner:
         self._batches = Batches(server, judges)
         self._listeners = tuple(listeners)
         self._published: Weights = {}
-        self._weights: Weights = {
-            module_id: FlatParameters(built.module).to_numpy() for module_id, built in built_modules.items()
-        }
+        self._weights: Weights = {module_id: flat_values(built.module) for module_id, built in built_modules.items()}
         self._shared_state: Mapping[str, Any] = {}
 
     # -- sampling --------------------------------------------------------------------------------------------------

@@ -279,6 +279,18 @@ class TestActions:
             actions = client.get_actions(asked, explore=False)
         assert actions == outputs_of(served, served.weights, obs).argmax(-1).tolist()
 
+    def test_actions_come_from_the_newest_weights(self, serve: Serve) -> None:
+        served = serve(OFF)
+        obs = np.random.default_rng(0).normal(scale=0.1, size=(200, 4)).astype(np.float32)
+        asked = [{"id": str(number), "obs": row} for number, row in enumerate(obs)]
+        initial = outputs_of(served, served.weights, obs).argmax(-1).tolist()
+        served.weights = {key: -vector for key, vector in served.weights.items()}
+        served.sample(1000)
+        expected = outputs_of(served, served.weights, obs).argmax(-1).tolist()
+        assert expected != initial
+        with Client(*served.address) as client:
+            assert client.get_actions(asked, explore=False) == expected
+
     def test_many_clients_at_once_get_their_own(self, serve: Serve, connect: Connect) -> None:
         served = serve(OFF)
         served.sample(100_000)
