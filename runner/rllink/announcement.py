@@ -18,9 +18,11 @@ def external_text(config: ExperimentConfig, addresses: Sequence[str], specs: Ite
     policy = "on-policy" if rllink.force_on_policy else "off-policy"
     host, _, port = addresses[0].rpartition(":")
     details = [line for spec in specs for line in _spaces_of(spec)]
-    details.append(f"check:    runner rllink check {addresses[0]}")
+    token = " --token TOKEN" if rllink.token else ""
+    ca = " --tls-ca FILE" if rllink.tls_certificate else ""
+    details.append(f"check:    runner rllink check {addresses[0]}{token}{ca}")
     if config.env.env == "CartPole-v1":
-        details.append(f"example:  python examples/external/cartpole_client.py --host {host} --port {port}")
+        details.append(f"example:  python examples/external/cartpole_client.py --host {host} --port {port}{token}")
     first = f"  RLlink       listens at {', '.join(addresses)} ({', '.join(guards)}), {policy}; waits for simulators"
     return "\n".join([first, *(f"{_INDENT}{line}" for line in details)])
 

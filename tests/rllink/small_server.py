@@ -115,6 +115,8 @@ class _Conversation:
                 self._send(answer)
 
     def _send(self, answer: dict[str, Any]) -> None:
+        if self._defect == "heartbeat unasked" and answer["type"] == "ACK":
+            self._send({"type": "WAIT"})
         body = json.dumps(answer).encode()
         if answer == {"type": "PONG"} and self._defect == "other bytes in PONG":
             body = b'{"type":"PONG"}'
@@ -226,6 +228,8 @@ class _Conversation:
             raise Refused("bad_message", "$.extensions")
         self._has_asked |= bool(asked)
         granted = asked if self._defect == "grants everything" else {}
+        if self._defect == "grants more":
+            granted = {"heartbeat": {"interval_s": 1}}
         limits = {} if self._defect == "no limits" else _LIMITS
         return {"type": "PONG", "protocol": 1, "server": "small", "extensions": granted, "limits": limits}
 

@@ -121,12 +121,14 @@ DEFECTS = {
     "protocol 0": {"H3"},
     "asks again": {"H4"},
     "grants everything": {"msgpack", "session", "actions", "heartbeat"},
+    "grants more": {"H2"},
     "no limits": {"H2"},
     "no action space": {"C1"},
     "an agent without spaces": {"C1"},
     "no gzip": {"S1"},
     "no model": {"S1"},
     "unanswered EPISODES": {"E1", "E6", "R6"},
+    "heartbeat unasked": {"E1", "E6", "R6"},
     "counts episodes": {"E2", "E5", "E6"},
     "believes env_steps": {"E2"},
     "any action": {"E3"},
@@ -142,7 +144,7 @@ DEFECTS = {
 # These break nearly everything.
 FAR_REACHING = {"other bytes in PONG", "blanks in headers", "closes after a mistake", "answers twice", "speaks unasked"}
 FAR_REACHING |= {"grants everything", "unanswered EPISODES", "no action space", "waits for more", "no path"}
-FAR_REACHING |= {"an agent without spaces"}
+FAR_REACHING |= {"an agent without spaces", "grants more", "heartbeat unasked"}
 
 
 def _check(defect: str, token: str | None = None, sent_token: str | None = None) -> list[Result]:

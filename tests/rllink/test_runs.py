@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.errors import ConfigError
+from runner.module_building import make_module_specs
+from runner.rllink.announcement import external_text
 from tests.conftest import ROOT, WAIT_S, Run, addresses_of
 from tests.rllink.conftest import EXPERIMENT
 from tests.support.configs import config_from
@@ -46,6 +48,13 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
 def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_from(*overrides)
+
+
+def test_the_printed_commands_need_a_token_like_the_server() -> None:
+    config = config_from(EXPERIMENT, "rllink.token=secret")
+    text = external_text(config, ["127.0.0.1:5556"], make_module_specs(config).values())
+    assert "runner rllink check 127.0.0.1:5556 --token TOKEN\n" in text
+    assert text.endswith("--port 5556 --token TOKEN")
 
 
 def test_an_address_that_is_taken(run_main: Run) -> None:

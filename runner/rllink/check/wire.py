@@ -132,7 +132,7 @@ class Wire:
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Receive the next message in either format, skipping signs of life."""
         while (message := self.receive_any(timeout_s))["type"] == "WAIT":
-            pass
+            expect("heartbeat" in self.granted, "WAIT only after heartbeat was granted [R1]", message)
         return message
 
     def receive_any(self, timeout_s: float | None = None) -> dict[str, Any]:
