@@ -13,6 +13,9 @@ from typing import Any
 
 from runner.config.errors import Problem, list_names, nearest_match
 
+# User code may also call `sys.exit`, which must not end the process without a message.
+USER_ERRORS = (Exception, SystemExit)
+
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _LIBRARY_DIRS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _MOST_ARGUMENTS = 4

@@ -16,10 +16,10 @@ class EnvFailure(RunFailure):
     """An environment raised an error, hung, or its process ended; re-creating it may help."""
 
 
-def failure_of(error: Exception, method: str, where: str = "", got: str | None = None) -> EnvFailure:
+def failure_of(error: BaseException, method: str, where: str = "", got: str | None = None) -> EnvFailure:
     """Return the failure for an error that an environment raised in `reset` or `step`."""
     problem = problem_of(error, where)
-    what = f"the environment raised {type(error).__name__} in {method}: {error}"
+    what = f"the environment raised {type(error).__name__} in {method}: {error}".rstrip(": ")
     return EnvFailure(replace(problem, what=what, got=got or problem.got))
 
 

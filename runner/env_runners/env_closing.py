@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.config.errors import Problem
-from runner.config.user_code import problem_of
+from runner.config.user_code import USER_ERRORS, problem_of
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def closing_problem(environment: Any) -> Problem | None:
     """Close an environment; return the problem if it fails, or None."""
     try:
         environment.close()
-    except Exception as error:  # a user's environment may raise anything
+    except USER_ERRORS as error:
         name = type(getattr(environment, "unwrapped", environment)).__name__
         what = f"{name} raised {type(error).__name__} in close: {error}".rstrip(": ")
         return Problem(what, problem_of(error).where, fix="write a close that can be called in every state")

@@ -19,7 +19,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.mujoco_warnings import log_mujoco_warnings
 from runner.config.schemas import EnvConfig
-from runner.config.user_code import problem_of
+from runner.config.user_code import USER_ERRORS, problem_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
@@ -181,7 +181,7 @@ def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any
     positional, arguments = made_arguments(copy.deepcopy(dict(block)), where)
     try:
         return wrapper(env, *positional, **arguments)
-    except Exception as error:  # a user's constructor may raise anything
+    except USER_ERRORS as error:
         problem = problem_of(error, where)
         what = f"{block['_target_']} cannot wrap {_class_name(env)}: {problem.what}"
         expected = _hint(env, wrapper) or problem.expected
@@ -204,7 +204,7 @@ def _errors_named(config: EnvConfig) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # a user's constructor may raise anything
+    except USER_ERRORS as error:
         problem = problem_of(error, "env._target_" if config._target_ else "env.env")
         if isinstance(error, gym.error.UnregisteredEnv):
             problem = replace(problem, expected="a gymnasium id, or the path of a class such as my_module.MyEnv")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.user_code import USER_ERRORS
 from runner.env_runners.env_answers import failure_of, flag_of, kinds_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import has_own_state
@@ -129,7 +130,7 @@ class MultiAgentEnvironments:
             result = getattr(env, method)(*args, **kwargs)
         except RunnerError:  # of a curriculum or of shared rewards
             raise
-        except Exception as error:  # a user's environment may raise anything
+        except USER_ERRORS as error:
             raise failure_of(error, method, self.place(n), f"actions {args[0]}" if args else None) from error
         size = 2 if method == "reset" else 5
         if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):

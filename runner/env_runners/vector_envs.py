@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
+from runner.config.user_code import USER_ERRORS
 from runner.env_runners.env_answers import failure_of, flag_of, kinds_of, reward_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
@@ -129,7 +130,7 @@ class BatchedEnvironments:
         try:
             # the environment may change its arguments
             obs, rewards, terminateds, truncateds, infos = self._env.step(_copied(actions))
-        except Exception as error:
+        except USER_ERRORS as error:
             raise failure_of(error, "step", got=f"actions {_short(actions)}") from error
         return obs, rewards, terminateds, truncateds, copied_info(infos) if infos else infos
 
@@ -276,7 +277,7 @@ class SyncEnvironments:
                 obs, reward, terminated, truncated, info = env.step(nested.take(given, n))
             except RunnerError:  # of a curriculum
                 raise
-            except Exception as error:
+            except USER_ERRORS as error:
                 got = f"action {_short(nested.take(actions, n))}"
                 raise failure_of(error, "step", self._place(n), got) from error
             if type(reward) not in _FLOATS:
@@ -376,7 +377,7 @@ class SyncEnvironments:
             self._actions[n].append(action)
             try:
                 self._envs[n].step(own)
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise failure_of(error, "step", self._place(n), f"action {_short(action)}") from error
             self._num_steps[n] += 1
 
@@ -397,7 +398,7 @@ def _reset(env: Any, seed: int, where: str = "") -> tuple[Any, Any]:
         answer = env.reset(seed=seed)
     except RunnerError:  # of a curriculum
         raise
-    except Exception as error:  # a user's environment may raise anything
+    except USER_ERRORS as error:
         raise failure_of(error, "reset", where) from error
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2 and isinstance(answer[1], (Mapping, Sequence))):
         what = f"the environment's reset returned {kinds_of(answer)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.exit_codes import ExitCode
-from runner.config.user_code import problem_of
+from runner.config.user_code import USER_ERRORS, problem_of
 from runner.experiment.checkpointing import check_storable
 from runner.experiment.run_records import RunRecords
 from runner.experiment.stop_criteria import met_criteria
@@ -141,7 +141,7 @@ class Run:
                 self._keep_trained_iteration()
             self.records.finish("failed", str(error))
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
             self.records.finish("failed", reason)
@@ -162,12 +162,12 @@ def internal_errors_reported(run_dir: Path) -> Iterator[None]:
         yield
     except (RunnerError, Interrupted):
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         _log.exception("the run cannot start")
         raise RunFailure(_failure_of(error, run_dir)) from error
 
 
-def _failure_of(error: Exception, run_dir: Path) -> Problem:
+def _failure_of(error: BaseException, run_dir: Path) -> Problem:
     """Describe an error: the user's line that raised it, and the file with the stack trace."""
     problem, trace = problem_of(error), f"the stack trace is in {run_dir / 'runner.log'}"
     return replace(problem, where=f"{problem.where or 'runner itself'}; {trace}")

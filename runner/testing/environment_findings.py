@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import ModuleConfig
-from runner.config.user_code import problem_of
+from runner.config.user_code import USER_ERRORS, problem_of
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_makers import Environment, sub_environments
 from runner.env_runners.observation_checks import ObservationChecks, outline
@@ -130,7 +130,7 @@ def answer_of(call: Callable[[], Any], called: str, method: str, sizes: str, got
     """
     try:
         answer = call()
-    except Exception as error:  # a user-defined environment may raise any error
+    except USER_ERRORS as error:
         problem = problem_of(error, method)
         what = f"{called} raised {problem.what}"
         expected = "reset(*, seed=None, options=None)" if method == "reset" else "every action of its action space"

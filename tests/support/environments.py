@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -179,7 +180,7 @@ class Faulty(gym.Env[np.ndarray, int]):
 
     Args:
         fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, huge_reward,
-            kill, sleep, raise_in_close.
+            kill, exit, sleep, raise_in_close.
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
@@ -227,6 +228,8 @@ class Faulty(gym.Env[np.ndarray, int]):
                 raise ValueError("the arm has left its rail")
             if self._fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self._fault == "exit":
+                sys.exit(0)
             if self._fault == "sleep":
                 time.sleep(3600)
             if self._fault == "leave_space":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from runner.checkpoints import load_checkpoint
 from runner.config.errors import ConfigError, Problem
+from runner.pipelines import EnvToModuleConnector
 from tests.conftest import QUICK, WAIT_S, MakeRun, Run, Start, checkpoints_of, progress_of, result_of
 from tests.support.environments import Faulty
 from tests.support.problems import assert_error, raised_in, shown_problems
@@ -86,6 +89,35 @@ def test_an_environment_that_fails_in_the_third_iteration(
     resumed = run_main("resume", "run", "env.env_config={fault: none}", "stop.training_iteration=3")
     assert resumed.code == 0, resumed.err
     assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3]
+
+
+class ExitsAtOnce(EnvToModuleConnector):
+    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+        sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["env.env_config={fault: exit}"], "the environment raised SystemExit in step: 0"),
+        ([f"connectors.env_to_module=[{{append: {{_target_: {__name__}.ExitsAtOnce}}}}]"], "SystemExit: 0"),
+    ],
+    ids=["environment", "connector"],
+)
+def test_user_code_that_ends_the_process_fails_the_run(
+    run_main: Run, tmp_path: Path, overrides: list[str], what: str
+) -> None:
+    outcome = run_main(*FAULTY, *overrides)
+    assert outcome.code == 1
+    (problem,) = shown_problems(outcome.err)
+    assert problem.what == what
+    assert result_of(tmp_path / "run")["status"] == "failed"
+
+
+def test_an_environment_that_ends_the_process_is_not_usable(run_main: Run) -> None:
+    outcome = run_main("check-env", "tests.support.environments.Faulty", "env.env_config.fault=exit")
+    assert outcome.code == 1
+    assert "step raised SystemExit: 0" in outcome.out
 
 
 ROBOT = """
