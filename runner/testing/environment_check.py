@@ -21,11 +21,13 @@ from runner.env_runners.petting_zoo import as_multi_agent
 from runner.episodes import nested
 from runner.testing.agent_checks import MultiAgentCheck, SingleAgentCheck
 from runner.testing.environment_findings import (
+    FINITE,
     NUM_REPEATED,
     NUM_TOGETHER,
     EnvironmentCheck,
     Make,
     answer_of,
+    are_finite,
     copied,
     speed_together,
     text_of,
@@ -143,8 +145,8 @@ class VectorCheck:
         if not has_numbers:
             expected = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
             self.found.report(Problem("rewards are not numbers", "step", outline(rewards), expected), is_fault=True)
-        elif not np.isfinite(rewards).all():
-            problem = Problem("a reward is not finite", "step", str(rewards), "finite numbers")
+        elif not are_finite(rewards):
+            problem = Problem("a reward is not finite", "step", str(rewards), FINITE)
             self.found.report(problem, is_fault=True)
         has_bools = True
         for name, ends in (("terminateds", terminateds), ("truncateds", truncateds)):

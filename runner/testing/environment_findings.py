@@ -22,6 +22,7 @@ from runner.modules.images import image_doubts
 
 NUM_REPEATED = 200  # number of steps that are repeated
 NUM_TOGETHER = 8  # number of sub-environments in the speed measurement
+FINITE = "finite numbers of float32"  # expected rewards
 _BOOLS = (bool, np.bool_)
 # Makes the environment with a number of sub-environments.
 Make = Callable[[int], Environment]
@@ -58,8 +59,8 @@ class EnvironmentCheck:
         if np.size(reward) != 1 or np.asarray(reward).dtype.kind not in "biuf":
             self.report(Problem("a reward is not a number", where, outline(reward), "a float"), is_fault=True)
             return 0.0
-        if not np.isfinite(reward).all():
-            self.report(Problem("a reward is not finite", where, str(reward), "finite numbers"), is_fault=True)
+        if not are_finite(reward):
+            self.report(Problem("a reward is not finite", where, str(reward), FINITE), is_fault=True)
         return float(np.asarray(reward).item())
 
     def check_end(self, name: str, value: Any, where: str) -> None:
@@ -176,6 +177,12 @@ def speed_together(make: Make, num_envs: int, num_steps: int, seed: int) -> floa
         return num_taken / (time.perf_counter() - start_s)
     finally:
         envs.close()
+
+
+def are_finite(rewards: Any) -> bool:
+    """Return whether rewards are finite in the precision of rows."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(rewards, np.float32)).all())
 
 
 def text_of(space: gym.Space[Any]) -> str:

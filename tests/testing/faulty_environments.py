@@ -100,6 +100,7 @@ LeavesItsSpace = changed(Walk, observation_space=gym.spaces.Box(-2.0, 2.0, (2,),
 StepsWithFourValues = changed(Walk, spoilt=lambda self, *answer: (*answer[:3], answer[4]))
 ReturnsOtherShapes = changed(Walk, spoilt=lambda self, obs, *others: (np.zeros(3, np.float32), *others))
 ReturnsRaggedLists = changed(Walk, spoilt=lambda self, obs, *others: ([[1.0], [1.0, 2.0]], *others))
+RewardsBeyondFloat32 = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, 1e39, *others))
 RewardsWithInfinity = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, np.inf, *others))
 RewardsWithText = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, "much", *others))
 RewardsWithBools = changed(Walk, spoilt=lambda self, obs, reward, *others: (obs, True, *others))

@@ -34,6 +34,7 @@ def check(name: str, num_steps: int = 60, **config: object) -> EnvironmentCheck:
         ("ReturnsOtherShapes", "the environment's observations do not fit its space", "shape (3,)"),
         ("ReturnsNaN", "an observation of the environment is not finite", "obs[1] = nan"),
         ("RewardsWithInfinity", "a reward is not finite", "inf"),
+        ("RewardsBeyondFloat32", "a reward is not finite", "1e+39"),
         ("RewardsWithText", "a reward is not a number", "str of shape ()"),
         ("EndsWithArrays", "terminated or truncated is not a bool", "ndarray of shape (2,) and dtype bool"),
     ],
