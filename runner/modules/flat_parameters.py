@@ -100,7 +100,7 @@ class FlatParameters:
     @property
     def has_module(self) -> bool:
         """Whether the module's parameters are views of this vector; a later `FlatParameters` moves them."""
-        return not self.learned or self.learned[0].data_ptr() == self.parameter.data_ptr()
+        return not self.learned or _memory_of(self.learned[0]) == _memory_of(self.parameter)
 
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return a copy of parameters and buffers on the host."""
@@ -110,14 +110,21 @@ class FlatParameters:
         """Set the values from `to_numpy` of a module of the same shape.
 
         Raises:
+            RuntimeError: a later `FlatParameters` has moved the parameters.
             ValueError: the number of values differs.
         """
+        if not self.has_module:
+            raise RuntimeError("the module would not change, because another FlatParameters holds its parameters")
         if values.shape != tuple(self._values.shape):
             raise ValueError(f"weights have {values.size} values, but this module has {self._values.numel()}")
         if self._on_host is None:
             self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
         else:
             self._on_host[:] = values
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()  # unlike `tensor.data_ptr`, also of an empty tensor
 
 
 def flat_values(module: nn.Module) -> npt.NDArray[np.float32]:

@@ -161,3 +161,14 @@ def test_each_modules_own_values_are_read_out_of_the_vector_of_all() -> None:
         id_: values.tolist() for id_, values in expected.items()
     }
     assert of_all.has_module
+
+
+def test_values_are_not_loaded_into_parameters_that_have_moved() -> None:
+    module = make_modules()["boxes"]
+    first = FlatParameters(module)
+    values = first.to_numpy()
+    first.load(values + 1)
+    assert flat_values(module).tolist() == (values + 1).tolist()
+    FlatParameters(module)
+    with pytest.raises(RuntimeError, match="another FlatParameters holds its parameters"):
+        first.load(values)
