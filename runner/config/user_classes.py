@@ -127,14 +127,16 @@ def _find_unwritten(key: str, name: str, reads: Any, module: str, config: Experi
     if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data may have more columns
         return
     try:
-        outputs = _texts_in(lineage_to(module, MODULES.bases[0]))  # all that may be names of outputs
-        written = {*DEFAULT_COLUMNS, *_written_by(key, config), *outputs}
+        texts = _texts_in(lineage_to(module, MODULES.bases[0]))
+        outputs = {text for text in texts if text.isidentifier()}  # all that may be names of outputs
+        written = {*DEFAULT_COLUMNS, *_written_by(key, config)}
     except UnknowableError:
         return
-    missing = [column for column in reads if column not in written]
+    missing = [column for column in reads if column not in written | outputs]
     if missing:
-        what = f"{name} reads {', '.join(missing)}, but no connector of the learner pipeline writes it"
-        nearest = nearest_match(missing[0], written)
+        them = "it" if len(missing) == 1 else "them"
+        what = f"{name} reads {', '.join(missing)}, but no connector of the learner pipeline writes {them}"
+        nearest = nearest_match(missing[0], written | outputs)
         yield Problem(what, f"{key}.loss", ", ".join(missing), list_names(written), nearest)
 
 

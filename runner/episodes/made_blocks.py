@@ -11,6 +11,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, Array, Column, ColumnBlock
 
 NEW_OBS = "new_obs"
+MADE = "made/"  # ids of rollouts begin with it
 _NUMBERS = count()  # of rollouts; each is complete, so no id is needed after a resume
 
 
@@ -52,7 +53,7 @@ def make_block(
         is_terminated=ends,
         is_truncated=~ends,
         t_started=np.zeros(len(steps), np.int64),
-        episode_ids=[f"made/{next(_NUMBERS)}" for _ in steps],
+        episode_ids=[f"{MADE}{next(_NUMBERS)}" for _ in steps],
         module_id=module_id,
     )
 

@@ -16,6 +16,7 @@ from runner.config.operators import EXPERIENCES, ITEMS, LEARNERS, TRAIN_RESULT
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
+from runner.episodes.made_blocks import MADE
 from runner.experiment.learner_builder import build_learner_group
 from runner.module_building import build_modules
 from runner.plans import (
@@ -120,7 +121,9 @@ class _Given(Source):
 class _OperatorContract:
     def __init__(self, make: Make, items: Sequence[Item] | None, make_context: Callable[[], PlanContext]) -> None:
         self._make, self._make_context = make, make_context
-        operator = make(make_context())
+        context = make_context()
+        self._others = set(context.reported_metrics)  # metrics of a trainer's plan
+        operator = make(context)
         self.name, self._is_source = type(operator).__name__, isinstance(operator, Source)
         takes = operator.takes if operator.options is None else operator.options.takes
         self._takes: tuple[str, ...] = (EXPERIENCES,) if not isinstance(takes, tuple) else takes
@@ -222,7 +225,12 @@ class _OperatorContract:
     def _straight(self) -> tuple[list[dict[str, Any]], Result]:
         """Return its items and reported metrics without a checkpoint."""
         source, plan = self._run(self._items)
-        return [_comparable_fields(item) for item in plan], _reported_to(source.context)
+        return [_comparable_fields(item) for item in plan], self._reported_to(source.context)
+
+    def _reported_to(self, context: PlanContext) -> Result:
+        """Return the values of the operator's metrics."""
+        reported = context.metrics.reported
+        return {metric: reported[metric] for metric in context.reported_metrics if metric not in self._others}
 
     def continues_from_its_state(self) -> Iterator[Problem]:
         """Check that a new operator continues from its state after each item, with the same items and metrics."""
@@ -241,7 +249,7 @@ class _OperatorContract:
                 fix = "return everything that later items depend on from get_state, such as counters and random streams"
                 yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items", fix=fix)
                 return
-            reported = _reported_to(context)
+            reported = self._reported_to(context)
             if not are_equal(reported, expected_metrics):
                 what = f"an operator with the state after item {number} reports different values than the original"
                 fix = "return everything that later values depend on from get_state"
@@ -261,20 +269,18 @@ def _restore(context: PlanContext, plan: Plan, state: Mapping[str, Any]) -> None
     plan.set_state(state["plan"])
 
 
-def _reported_to(context: PlanContext) -> Result:
-    reported = context.metrics.reported
-    return {metric: reported[metric] for metric in context.reported_metrics}
-
-
 def _comparable_fields(item: Any) -> dict[str, Any]:
-    """Return the fields of an item without seconds, for comparisons; for other classes, the type and text."""
+    """Return the fields of an item that do not differ by chance; for other classes, the type and text."""
     if not isinstance(item, Item):
         return {"kind": type(item).__name__, "value": str(item)}
-    fields: dict[str, Any] = _without_seconds(item_to_state(item))
+    fields: dict[str, Any] = _comparable(item_to_state(item))
     return fields
 
 
-def _without_seconds(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
+    """Remove seconds, and the numbers of rollouts that `Experiences.from_columns` made in this process."""
     if isinstance(value, dict):
-        return {key: _without_seconds(one) for key, one in value.items() if not str(key).endswith("_s")}
-    return value
+        return {key: _comparable(one) for key, one in value.items() if not str(key).endswith("_s")}
+    if isinstance(value, list):
+        return [_comparable(one) for one in value]
+    return MADE if isinstance(value, str) and value.startswith(MADE) else value

@@ -136,6 +136,12 @@ def test_what_is_found(overrides: list[str], what: str, nearest: str | None, pro
     assert nearest is None or found[0].nearest == nearest
 
 
+def test_the_expected_columns_contain_no_other_text_of_the_module(problems_of: ProblemsOf) -> None:
+    [found] = [problem for problem in problems_of(LOSS) if "reads curiosity" in problem.what]
+    assert found.expected is not None
+    assert " does not implement " not in found.expected
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

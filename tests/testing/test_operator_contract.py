@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner import Trainer
 from runner.config.errors import ConfigError
 from runner.plans import (
     ApplyGradients,
@@ -142,3 +143,29 @@ def test_refuses(operator_class: type[Operator], message: str) -> None:
 
 def test_an_operator_of_users() -> None:
     check_operator(Own)
+
+
+class Copies(Operator):
+    """Passes each item through, followed by a copy of its single steps."""
+
+    takes = ("Experiences",)
+    reports = {"num_copies": ("sum", "copied steps")}  # noqa: RUF012
+
+    def transform(self, item: Experiences) -> Iterable[Experiences]:
+        [block] = item.rollout.blocks.values()
+        columns = {name: block.columns[name] for name in ("actions", "rewards", "action_logp", "action_dist_inputs")}
+        obs = {"obs": block.columns["obs"][block.obs_rows], "new_obs": block.columns["obs"][block.obs_rows + 1]}
+        self.metrics.report("num_copies", block.num_rows)
+        return [item, Experiences.from_columns(columns | obs, np.zeros(block.num_rows, np.bool_))]
+
+
+def test_an_operator_that_makes_experiences() -> None:
+    check_operator(Copies)
+
+
+def test_the_context_of_a_trainer_whose_plan_contains_the_operator() -> None:
+    def make_context() -> PlanContext:
+        plan = f"algorithm.plan=[ParallelRollouts,ConcatBatches,{{_target_: {__name__}.Copies}},TrainOneStep]"
+        return Trainer.from_experiment("a2c_cartpole", ["tracking=none", plan]).context
+
+    check_operator(Copies, context=make_context)
