@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.callbacks import build_callbacks
 from runner.checkpoints import load_checkpoint
+from runner.checkpoints.folder import newest_checkpoint
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
@@ -120,7 +121,7 @@ class Trainer:
         """Make a trainer that continues exactly from a checkpoint.
 
         Args:
-            folder: folder of the checkpoint.
+            folder: a checkpoint, or a run dir, whose newest checkpoint is used.
             overrides: overrides of single keys, as on the command line.
             trust: whether to follow the configuration whatever it imports, contacts and reads, even from
                 an untrusted source.
@@ -128,8 +129,9 @@ class Trainer:
         Raises:
             CheckpointError: the checkpoint is truncated or altered.
             UntrustedError: the checkpoint is not signed with your key and needs permissions beyond computing.
+            UserError: the folder does not contain a checkpoint.
         """
-        checkpoint = Path(folder).absolute()
+        checkpoint = newest_checkpoint(Path(folder).absolute())
         state, manifest = load_checkpoint(checkpoint)
         stored = StoredValues.of(checkpoint, manifest, trust).compose(overrides)
         provenance = TrainerProvenance(stored, checkpoint, trust)

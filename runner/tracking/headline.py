@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from runner.config.metric_words import words_of
+from runner.config.metrics import DEFAULT_MODULE_ID
 from runner.tracking.known_run import runner_command, ui_command
 from runner.tracking.plain_values import finite_number
 
@@ -36,6 +37,7 @@ LOSS_LABELS = {
     "mean_kl_loss": "kl",
 }
 _FALLBACK_LOSS = {"total_loss": "loss"}
+_DEFAULT_MODULE = f"learners/{DEFAULT_MODULE_ID}"
 
 
 class Losses:
@@ -45,20 +47,19 @@ class Losses:
         self._keys: dict[str, str] = {}  # label -> metric key
 
     def texts(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return label and text of each loss of the first module."""
+        """Return label and text of each loss of the default policy, or of the first module."""
         if not self._keys:
             self._keys = _find_losses(metrics, LOSS_LABELS) or _find_losses(metrics, _FALLBACK_LOSS)
         return [(label, number_text(metrics.get(key))) for label, key in self._keys.items()]
 
 
 def _find_losses(metrics: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, str]:
-    module = None
-    found = {}
+    modules: dict[str, dict[str, str]] = {}
     for key in metrics:
         prefix, _, name = key.rpartition("/")
-        if name in labels and prefix.startswith("learners/") and module in (None, prefix):
-            module = prefix
-            found[name] = key
+        if name in labels and prefix.startswith("learners/"):
+            modules.setdefault(prefix, {})[name] = key
+    found = modules.get(_DEFAULT_MODULE) or next(iter(modules.values()), {})
     return {label: found[name] for name, label in labels.items() if name in found}
 
 

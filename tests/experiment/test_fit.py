@@ -101,6 +101,15 @@ def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
     assert result_of(record.path)["stop_reason"] == "reached 4 iterations"
 
 
+def test_from_checkpoint_uses_the_newest_checkpoint_of_a_run_dir(tmp_path: Path) -> None:
+    with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
+        fit(trainer, tmp_path)
+    with Trainer.from_checkpoint(tmp_path) as trainer:
+        assert trainer.last_result["training_iteration"] == 3
+    with pytest.raises(UserError, match="does not contain a checkpoint"):
+        Trainer.from_checkpoint(tmp_path / "checkpoints")
+
+
 def test_a_run_dir_holds_one_run(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
         fit(trainer, tmp_path)

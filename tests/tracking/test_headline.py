@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.tracking.headline import reward_scale_hint
+from runner.tracking.headline import Losses, reward_scale_hint
 
 RETURN, LEARNER = "env_runners/episode_return_mean", "learners/default_policy"
 
@@ -30,3 +30,9 @@ def test_large_returns(
     hint = reward_scale_hint(values)
     assert (hint is not None) == is_told
     assert hint is None or "connectors=normalize" in hint
+
+
+def test_the_losses_of_the_default_policy_are_shown() -> None:
+    metrics = {"learners/disc/total_loss": 1.0, "learners/default_policy/total_loss": 2.0}
+    assert Losses().texts(metrics) == [("loss", "2")]
+    assert Losses().texts({"learners/b/vf_loss": 3.0, "learners/a/vf_loss": 4.0}) == [("vf", "3")]
