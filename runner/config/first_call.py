@@ -39,10 +39,12 @@ class FirstCall(Generic[R]):
     Args:
         call: method or object to call.
         contract: contract of the first call.
-        use: called with the unchecked call after the first call has passed.
+        use: called with the unchecked call after the first call has passed; by default, later calls are checked too.
     """
 
-    def __init__(self, call: Callable[..., R], contract: Contract[R], use: Callable[[Callable[..., R]], None]) -> None:
+    def __init__(
+        self, call: Callable[..., R], contract: Contract[R], use: Callable[[Callable[..., R]], None] = _nothing
+    ) -> None:
         self._call, self._contract, self._use = call, contract, use
 
     def __call__(self, *arguments: Any, **options: Any) -> R:

@@ -109,10 +109,7 @@ class _Stage:
         self.transform = self.operator.transform
         if is_user_defined(type(self.operator)):
             contract = operator_contract(type(self.operator), self.operator.gives)
-            self.transform = FirstCall(partial(listed, self.operator.transform), contract, self._settle)
-
-    def _settle(self, _: Transform) -> None:
-        self.transform = self.operator.transform
+            self.transform = FirstCall(partial(listed, self.operator.transform), contract)
 
 
 class Branch(Node):

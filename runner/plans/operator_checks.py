@@ -1,4 +1,4 @@
-"""Check the outputs of a user-defined operator for its first item."""
+"""Check the outputs of a user-defined operator for each item."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listed(transform: Transform, item: Any) -> Any:
 
 
 def operator_contract(operator: type, gives: tuple[str, ...] | None) -> Contract[Any]:
-    """Return the contract that the first call of an operator must satisfy.
+    """Return the contract that each call of an operator must satisfy.
 
     Args:
         operator: class of the operator.

@@ -1,4 +1,4 @@
-"""What an operator of the user's gets wrong is told by the plan, with its line, in its first item."""
+"""What an operator of the user's gets wrong is told by the plan, with its line."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ class Nothing(Operator):
 class BareItem(Operator):
     def transform(self, item: Any) -> Any:
         return item
+
+
+class LaterNothing(Operator):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.num_seen = 0
+
+    def transform(self, item: Any) -> Any:
+        self.num_seen += 1
+        return [] if self.num_seen == 1 else None
 
 
 class OtherItem(Operator):
@@ -62,6 +72,7 @@ def train(name: str) -> None:
     ("name", "messages"),
     [
         ("Nothing", ["Nothing.transform does not return a list of items", "got None", "return [item]"]),
+        ("LaterNothing", ["LaterNothing.transform does not return a list of items", "got None", "return [item]"]),
         ("BareItem", ["BareItem.transform does not return a list of items", "got Experiences", "return [item]"]),
         (
             "OtherItem",
