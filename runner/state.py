@@ -72,9 +72,12 @@ def _saved(value: Any) -> Any:
         return stream_state(value)
     if hasattr(value, "get_state"):
         return value.get_state()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    return list(copy.deepcopy(value)) if isinstance(value, (tuple, deque)) else copy.deepcopy(value)
+    try:
+        if isinstance(value, (set, frozenset)):
+            return sorted(value)
+        return list(copy.deepcopy(value)) if isinstance(value, (tuple, deque)) else copy.deepcopy(value)
+    except TypeError:  # such as a lock; writing the checkpoint reports the value with its key
+        return value
 
 
 def _restored(value: Any, saved: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import numpy as np
 import pytest
 import torch
 
+from runner.checkpoints.files import UnstorableError, to_plain
 from runner.config.errors import ConfigError
 from runner.state import DeclaredState
 
@@ -90,3 +92,11 @@ def test_a_class_without_state() -> None:
     assert Nothing().get_state() == {}
     Nothing().set_state({"of": "an earlier version"})
     assert (Nothing().has_state, Counter().has_state) == (False, True)
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), {1, "a"}, {"lock": threading.Lock()}])
+def test_a_checkpoint_names_a_value_that_cannot_be_copied(value: object) -> None:
+    counter = Counter()
+    counter.count = value  # type: ignore[assignment]
+    with pytest.raises(UnstorableError, match="count"):
+        to_plain(counter.get_state(), "counter", {}, lambda segment: {})

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.config.errors import Problem, nearest_match
+from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.user_code import is_user_defined_method, outline, place_of
 from runner.environments.stand_in import item_of
 from runner.episodes import nested
@@ -50,11 +50,19 @@ class ModuleCheck:
 
     The check runs a copy of the module, and draws no random numbers from the run's streams. A pass that raises an error
     is skipped, since random observations may not be realistic enough for it.
+
+    Raises:
+        ConfigError: the module cannot be copied.
     """
 
     def __init__(self, module: RLModule) -> None:
         self._class = type(module)
-        self._module = copy.deepcopy(module).eval()
+        try:
+            self._module = copy.deepcopy(module).eval()
+        except Exception as error:  # attributes of user-defined modules may raise anything
+            what, place = f"{self._class.__name__} cannot be copied: {error}", place_of(self._class, "__init__")
+            fix = "remove the attribute that cannot be copied, such as a lock, a file or a generator"
+            raise ConfigError([Problem(what, place, fix=fix)]) from error
 
     def acting(self) -> Iterator[Problem]:
         """Yield problems in the outputs of the passes for acting."""

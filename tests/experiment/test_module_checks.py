@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,12 @@ class NoSuper(RLModule):
 class NoSuperNorLayers(RLModule):
     def __init__(self, *_: Any) -> None:
         self.width = 3
+
+
+class WithLock(Good):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.lock = threading.Lock()
 
 
 class NoParameters(RLModule):
@@ -219,6 +226,7 @@ def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
             ["NoSuper cannot be created", "call super().__init__(observation_space, action_space, config)"],
         ),
         ("NoSuperNorLayers", ["NoSuperNorLayers.__init__ does not call RLModule.__init__", "super().__init__("]),
+        ("WithLock", ["WithLock cannot be copied: cannot pickle", "test_module_checks.py:", "remove the attribute"]),
         ("NoParameters", ["NoParameters does not have any parameters", "nn.ModuleList"]),
         ("NoArguments", ["takes 1 positional argument but 4 were given", "(self, observation_space, action_space"]),
         ("Raising", ["Raising cannot be created: LookupError: no such file"]),
