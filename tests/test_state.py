@@ -99,4 +99,4 @@ def test_a_checkpoint_names_a_value_that_cannot_be_copied(value: object) -> None
     counter = Counter()
     counter.count = value  # type: ignore[assignment]
     with pytest.raises(UnstorableError, match="count"):
-        to_plain(counter.get_state(), "counter", {}, lambda segment: {})
+        to_plain(counter.get_state(), "counter", {}, lambda segment: [])
