@@ -196,7 +196,11 @@ class Connector(DeclaredState):
         """Forget the learned state."""
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the state that all runners share from now on; if empty, each runner keeps its state."""
+        """Return the state that all runners share from now on; if empty, each runner keeps its state.
+
+        The next merge receives states that contain this one. To count each row once, keep merged and new values apart,
+        as `MeanStdFilter` does.
+        """
         return {}
 
     @property
