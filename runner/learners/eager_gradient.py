@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import LossMetrics
 from runner.learners.collective import Collective
 from runner.learners.loss import with_noise
-from runner.learners.loss_checks import check_record
 from runner.learners.minibatches import Minibatch
 from runner.learners.parameter_updater import ParameterUpdater, backward_each
 from runner.learners.trained_module import Record, TrainedModule
@@ -41,27 +39,11 @@ class EagerGradient:
 
         Returns:
             The metrics of each module's loss.
-
-        Raises:
-            RunFailure: a loss returned something else than a record of metrics.
         """
-        made: list[tuple[TrainedModule, LossMetrics]] = []
-        try:
-            return self._compute(minibatches, made)
-        except (AttributeError, RuntimeError, TypeError):
-            for trained, metrics in made:
-                check_record(trained.loss, metrics, trained.config)
-            raise
-
-    def _compute(
-        self, minibatches: Mapping[TrainedModule, Minibatch], made: list[tuple[TrainedModule, LossMetrics]]
-    ) -> dict[TrainedModule, Record]:
-        """See `compute`; `made` receives the newest results of the losses."""
         self._updater.gradient.zero_()
         records: dict[TrainedModule, list[tuple[Record, float]]] = {module: [] for module in minibatches}
         for parts in zip_by_key({module: one.microbatches() for module, one in minibatches.items()}):
             batches = {one: with_noise(columns, one.loss, one.module) for one, (columns, _) in parts.items()}
-            made.clear()
             joint_pass = None
             if self._together is not None:
                 joint_pass = JointPass(self._together, {one.module_id: columns for one, columns in batches.items()})
@@ -71,7 +53,6 @@ class EagerGradient:
                 if joint_pass is not None:
                     module = member_of(joint_pass.together, trained.module_id, joint_pass)
                 metrics = trained.compute_loss(module, batches[trained], minibatch.is_last_epoch)
-                made.append((trained, metrics))
                 for name, loss in (metrics.losses or {"": metrics.total_loss}).items():
                     losses.setdefault(name, []).append(loss if share == 1.0 else share * loss)
                 record = metrics.reported()

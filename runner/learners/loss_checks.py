@@ -1,4 +1,4 @@
-"""Check the result of a user-defined loss for its first minibatch, and for a minibatch that failed."""
+"""Check the result of a user-defined loss for its first minibatch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
-from runner.config.errors import Problem, RunFailure, nearest_match
+from runner.config.errors import Problem, nearest_match
 from runner.config.first_call import Contract
 from runner.config.user_code import line_of, outline, place_of
 from runner.episodes import nested
@@ -38,20 +38,6 @@ def loss_contract(loss: Loss, config: AlgorithmConfig) -> Contract[LossMetrics]:
                 yield Problem(what, _place(loss), fix="change a copy: write 2 * x instead of x *= 2")
 
     return Contract(_place(loss), "__call__(self, module, batch, is_reporting=True)", find_problems, _copy_of)
-
-
-def check_record(loss: Loss, record: Any, config: AlgorithmConfig) -> None:
-    """Raise a `RunFailure` if the record of a loss breaks its contract."""
-    for problem in _problems(loss, record, config):
-        raise RunFailure(problem)
-
-
-def check_metrics(loss: Loss, record: Mapping[str, Any]) -> None:
-    """Raise a `RunFailure` if a metric of a loss is not a 0-d tensor."""
-    for field, value in record.items():
-        got = f"{field} {outline(value) or repr(value)}"
-        for problem in _wrong_metric(type(loss).__name__, field, value, got, _place(loss)) if value is not None else ():
-            raise RunFailure(problem)
 
 
 def _copy_of(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> Any:

@@ -18,7 +18,7 @@ from runner.config.errors import Problem
 from runner.config.first_call import use_checked
 from runner.learners.collective import Collective
 from runner.learners.loss import Loss
-from runner.learners.loss_checks import ComputeLoss, check_metrics, loss_contract
+from runner.learners.loss_checks import ComputeLoss, loss_contract
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.minibatches import Minibatch, Minibatches
 from runner.learners.per_row_metrics import PerRowMetrics
@@ -141,18 +141,12 @@ class TrainedModule:
 
         Raises:
             LossNotFinite: a metric is not finite; the message names the fields of learning rates.
-            RunFailure: a metric is not a 0-d tensor.
         """
         names = [name for record in records for name, value in record.items() if value is not None]
         tensors = [value for record in records for value in record.values() if value is not None]
         if not tensors:
             return {}
-        try:
-            values = self._values(tensors)
-        except (AttributeError, RuntimeError, TypeError):
-            for record in records:
-                check_metrics(self.loss, record)
-            raise
+        values = self._values(tensors)
         if not all(map(math.isfinite, values)):
             _fail_not_finite(records, list(self.config.optimizers.values()))
         if len(records) == 1:
