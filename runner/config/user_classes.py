@@ -16,6 +16,7 @@ from runner.config.connectors import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
 from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, PIPELINES, added_connectors, module_algorithm_key
+from runner.config.plans.needs import columns_added_by_plan
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
 from runner.config.source_modules import UnknowableError
@@ -129,7 +130,7 @@ def _find_unwritten(key: str, name: str, reads: Any, module: str, config: Experi
     try:
         texts = _texts_in(lineage_to(module, MODULES.bases[0]))
         outputs = {text for text in texts if text.isidentifier()}  # all that may be names of outputs
-        written = {*DEFAULT_COLUMNS, *_written_by(key, config)}
+        written = {*DEFAULT_COLUMNS, *_written_by(key, config), *columns_added_by_plan(config)}
     except UnknowableError:
         return
     missing = [column for column in reads if column not in written | outputs]

@@ -12,7 +12,7 @@ import torch
 from runner.callbacks import Callbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
-from runner.config.plans.needs import needs_of
+from runner.config.plans.needs import columns_added_by_plan, needs_of
 from runner.config.plans.steps import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
@@ -29,6 +29,7 @@ from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.experiment.video_recording import VideoRecorder
+from runner.learners.remote_learner_group import Learners
 from runner.module_building import (
     BuiltModule,
     ModuleSpec,
@@ -133,13 +134,20 @@ class _Rehearsal:
         learners = self._try("the learner", lambda: build_learner_group(self._config, built_modules))
         if learners is None:
             return
+        added = columns_added_by_plan(self._config)
+        if added:
+            self._not_made.append(f"an update (operators of the plan add {', '.join(added)})")
+        else:
+            self._update(learners, rollout)
+        self._made += ["one checkpoint, which was read back"] if self._stores else []
+
+    def _update(self, learners: Learners, rollout: Rollout) -> None:
         of_all = rollout.of_modules(None, self._config.multi_agent.auxiliary_modules)
         update = self._try("one update", lambda: learners.update(of_all, rollout.num_env_steps))
         if update is not None:
             compiled = f", compiled in {update.compile_s:.1f} s" if update.compile_s else ""
             self._made.append(f"one update on {rollout.num_env_steps} env steps{compiled}")
             self._store(LEARNERS, learners)
-        self._made += ["one checkpoint, which was read back"] if self._stores else []
 
     def _try_rollout(self, built_modules: Mapping[str, BuiltModule]) -> Rollout | None:
         """Return recorded, sampled or replayed env steps, as an update receives them."""

@@ -17,7 +17,7 @@ from runner.config.imports import import_target
 from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, OLD_CONNECTORS_KEY
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans.buffers import is_replayed
-from runner.config.plans.needs import learns_from_replay_only, needs_of
+from runner.config.plans.needs import columns_added_by_plan, learns_from_replay_only, needs_of
 from runner.config.plans.steps import read_plan
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
@@ -131,7 +131,7 @@ def _with_learner_pipeline(config: ExperimentConfig, acting: BuiltActingModule) 
         what = f"{loss.__name__}.reads is not a tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.learner_inputs, *(loss.sequences if module.is_stateful else ()))
-    check_reads(reads, learner.check_order(()), spec.algorithm.loss, "learner")
+    check_reads(reads, learner.check_order(columns_added_by_plan(config)), spec.algorithm.loss, "learner")
     _check_same_observations(acting, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
     module.to(device)

@@ -12,6 +12,7 @@ import torch
 from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.plans.needs import columns_added_by_plan
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
 from runner.module_building.built_module import BuiltActingModule, BuiltModule
@@ -156,5 +157,5 @@ def _check_joined(
         raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), expected)])
     for module_id, built in built_modules.items():
         if isinstance(built, BuiltModule):
-            available = built.learner.check_order(())
+            available = built.learner.check_order(columns_added_by_plan(config))
             check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner")

@@ -190,6 +190,7 @@ class Operator(DeclaredState):
 
     Attributes:
         takes, gives, needs: see `runner.config.operators.OperatorConfig`.
+        writes: columns that it adds to experiences, so that losses may read them.
         is_counted: whether the metrics of the run count the items that it returns.
         reports: metric -> (reduction, meaning), as for connectors; values are reduced over an iteration.
         metrics: object that its metrics are reported to.
@@ -200,6 +201,7 @@ class Operator(DeclaredState):
     takes: ClassVar[tuple[str, ...] | None] = None
     gives: ClassVar[tuple[str, ...] | None] = None
     needs: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
     is_counted: ClassVar[bool] = False
     reports: ClassVar[Reports] = {}
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from runner.config.errors import ConfigError, RunnerError
+from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
+from runner.learners.ppo import PPOLoss
 from runner.plans import Operator
 from tests.support.configs import config_from
 
@@ -61,6 +64,23 @@ class Copies(Operator):
         yield item
 
 
+class AddsHeights(Operator):
+    takes: ClassVar = ("Experiences",)
+    writes: ClassVar = ("height",)
+
+    def transform(self, item: Any) -> Any:
+        heights = {id_: {"height": np.full(block.num_rows, 7.0)} for id_, block in item.rollout.blocks.items()}
+        return [item.with_columns(heights)]
+
+
+class ReadsHeights(PPOLoss):
+    reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets", "height")
+
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        assert (batch["height"] == 7).all()
+        return super().__call__(module, batch, is_reporting)
+
+
 def train(name: str) -> None:
     plan = f"algorithm.plan=[ParallelRollouts,ConcatBatches,{{_target_: {HERE}.{name}}},TrainOneStep]"
     overrides = [*SMALL, plan, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"]
@@ -98,6 +118,18 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
 
 def test_a_good_operator_goes_on() -> None:
     train("Copies")
+
+
+def test_a_loss_reads_columns_that_an_operator_adds() -> None:
+    plan = f"algorithm.plan=[ParallelRollouts,ConcatBatches,{{_target_: {HERE}.AddsHeights}},TrainOneStep]"
+    sizes = ["algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"]
+    overrides = [plan, f"algorithm.loss={HERE}.ReadsHeights", *sizes]
+    with Trainer.from_experiment("ppo_cartpole", [*SMALL, *overrides]) as trainer:
+        trainer.train()
+    done = rehearse(config_from("+experiment=ppo_cartpole", *SMALL, *overrides))
+    assert "an update (operators of the plan add height)" in done.not_made
+    with pytest.raises(ConfigError, match=r"ReadsHeights reads height"):
+        config_from("+experiment=ppo_cartpole", f"algorithm.loss={HERE}.ReadsHeights")
 
 
 @pytest.mark.parametrize("plan", ["[ParallelRollouts]", "[ParallelRollouts,ConcatBatches]"])

@@ -35,6 +35,11 @@ def needs_of(config: ExperimentConfig) -> frozenset[str]:
     return frozenset(needs)
 
 
+def columns_added_by_plan(config: ExperimentConfig) -> tuple[str, ...]:
+    """Return the columns that custom operators of the plan add to experiences."""
+    return tuple(column for step in steps_of(read_plan(config.algorithm.plan)) for column in step.writes)
+
+
 def samples_asynchronously(config: ExperimentConfig) -> bool:
     """Return whether the plan samples asynchronously, so that env runners act with older weights."""
     return any(is_asynchronous(step) for step in steps_of(read_plan(config.algorithm.plan)))

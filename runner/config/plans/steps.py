@@ -28,6 +28,7 @@ class PlanStep:
         config: options; None for a custom operator or function.
         arguments: arguments of a custom operator or function.
         takes, gives, needs: see `OperatorConfig`; `takes` is None if it is unknown.
+        writes: columns that a custom operator adds to experiences.
         plans: nested plans of the operator.
         base: options of the built-in operator that a custom operator inherits.
         is_function: whether a custom function makes the complete plan; None if its source cannot be analysed.
@@ -40,6 +41,7 @@ class PlanStep:
     takes: Items = None
     gives: Items = None
     needs: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
     plans: tuple[Plan, ...] = ()
     base: type[OperatorConfig] | None = None
     is_function: bool | None = False
@@ -141,7 +143,7 @@ class PlanReader:
                     f"{key}: {name} needs plans", key, expected="plans: a list of branches, each a list of operators"
                 )
             plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
-        return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
+        return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans=plans)
 
     def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
         self.problems += find_block_problems(schema, options, key)
@@ -171,6 +173,7 @@ class PlanReader:
             None if takes is None else tuple(takes),
             None if gives is None else tuple(gives),
             tuple(needs or ()),
+            tuple(declared_attribute(path, "writes", OPERATOR) or ()),
             base=base,
             is_function=is_function(path),
         )
