@@ -16,6 +16,7 @@ from runner.cli.output_files import check_new_file
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
+from runner.config.user_code import USER_ERRORS
 
 _ZOO = "zoo:"
 _SPACES = ("observation_space", "action_space")
@@ -171,7 +172,7 @@ def _episode(policy: Any, env: Any, seed: int, show: Callable[[], None], env_nam
             total, is_over = total + float(reward), is_terminated or is_truncated
     except RunnerError:
         raise
-    except Exception as error:  # a user's environment may raise anything
+    except USER_ERRORS as error:
         what = f"an episode cannot be played: {type(error).__name__}: {error}"
         raise RunFailure(Problem(what, env_name)) from error
     return total

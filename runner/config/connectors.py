@@ -56,7 +56,7 @@ def _check_edit(key: str, edit: dict[str, Any]) -> Iterator[Problem]:
     unknown = [str(name) for name in edit if name not in (*EDITS, CONNECTOR_KEY)]
     for name in unknown:
         nearest = nearest_match(name, (*EDITS, DISCARD, CONNECTOR_KEY))
-        yield Problem(f"{key} is an unknown edit {name}", key, name, expected, nearest)
+        yield Problem(f"{key}: unknown edit {name}", key, name, expected, nearest)
     if unknown:
         return
     if len(kinds) != 1:

@@ -62,7 +62,7 @@ def data_source(config: ExperimentConfig) -> str:
     copies = "1 copy" if num_envs == 1 else f"{num_envs} copies"
     if runners.max_env_runners:
         count = _range_text(runners.min_env_runners, runners.max_env_runners)
-        return f"{count} env runner{'' if count == '1' else 's'} with {copies} each"
+        return f"1 env runner with {copies}" if count == "1" else f"{count} env runners with {copies} each"
     is_apart = runners.gym_env_vectorize_mode == ASYNC
     return f"{copies}, each in a process" if is_apart else f"{copies} in this process"
 

@@ -180,7 +180,7 @@ def test_edits_of_one_module_come_after_those_of_all() -> None:
 def test_odd_edits_of_one_module(report_of: ReportOf) -> None:
     own = "multi_agent.algorithm_config_overrides_per_module={p0: {learner_pipeline: [{remov: A}]}}"
     report = report_of(["+experiment=ppo_multi_agent_cartpole", own])
-    assert "learner_pipeline.0 is an unknown edit remov" in report
+    assert "learner_pipeline.0: unknown edit remov" in report
 
 
 def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:

@@ -830,7 +830,7 @@ MISTAKES = [
                 expected=LEARNER_CONNECTORS,
             ),
             Problem(
-                "connectors.learner.0 is an unknown edit conector",
+                "connectors.learner.0: unknown edit conector",
                 where=f"override {MISSPELT_CONNECTOR}",
                 got="conector",
                 expected=ONE_EDIT,
@@ -975,7 +975,7 @@ MISTAKES = [
                 expected=LEARNER_CONNECTORS,
             ),
             Problem(
-                "connectors.learner.0 is an unknown edit inser",
+                "connectors.learner.0: unknown edit inser",
                 where=f"override {ODD_EDITS}",
                 got="inser",
                 expected=ONE_EDIT,

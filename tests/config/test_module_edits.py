@@ -113,7 +113,7 @@ def test_on_the_command_line(config_dir: Path, overrides: list[str], names: tupl
     [
         ("connectors.modules.p2.learner=[]", ["connectors.modules contains p2", "expected      p0, p1"]),
         (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is not a pipeline", "did you mean  learner"]),
-        (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0 is an unknown edit remov", "did you mean  remove"]),
+        (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0: unknown edit remov", "did you mean  remove"]),
         (
             f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.MeanStdFiltr}}}}]",
             [f"{OF_P0}.learner.0.append._target_", "did you mean  MeanStdFilter"],

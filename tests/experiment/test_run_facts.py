@@ -13,9 +13,9 @@ NAMES = {
     **{"ppo": "PPO", "a3c": "A3C", "ippo": "IPPO", "mappo": "MAPPO", "td3": "TD3", "ddpg": "DDPG"},
     **{"dqn": "DQN", "rainbow": "Rainbow", "vdn": "VDN", "qmix": "QMIX"},
 }
-COPIES = {(0, 1): "1 copy in this process", (1, 1): "1 env runner with 1 copy each"} | {
+COPIES = {(0, 1): "1 copy in this process", (1, 1): "1 env runner with 1 copy"} | {
     (2, 1): "2 env runners with 1 copy each",
-    (1, 2): "1 env runner with 2 copies each",
+    (1, 2): "1 env runner with 2 copies",
 }
 
 
