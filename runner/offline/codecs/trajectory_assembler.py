@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runner.episodes import nested
-from runner.episodes.columns import Column, ColumnBlock
+from runner.episodes.columns import ACTIONS, OBS, Column, ColumnBlock
 from runner.episodes.nested import Array
 from runner.offline.codecs.held_rows import HeldRows, IntArray, with_infos_and_agents
+from runner.offline.codecs.layout import describe_column
 from runner.offline.codecs.table_format import StepRows
 from runner.offline.codecs.table_schema import TableSchema
 from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, number_ids, rows_equal
@@ -49,16 +50,18 @@ class TrajectoryAssembler:
         self._last: tuple[int, int, bool] | None = None  # episode and t of the newest row, and whether it ends it
         self._last_agent: Any = None
         self._place = DataLocation()
+        self._first: dict[str, tuple[Any, str]] = {}  # column -> shapes of a row, and their description
 
     def add(self, rows: StepRows, place: DataLocation) -> list[ColumnBlock]:
         """Return the trajectories that these rows complete, one block per module; `place` locates the first row.
 
         Raises:
-            DataError: an episode continues after its end, or contains a step twice.
+            DataError: an episode continues after its end, or contains a step twice; or shapes differ from earlier rows.
         """
         if len(rows) == 0:
             return []
         self._place = place
+        self._check_shapes(rows)
         if not self._schema.has_trajectories:
             return [self._single_steps(rows)]
         new = self._numbered(rows)
@@ -72,6 +75,15 @@ class TrajectoryAssembler:
         """Return the remaining episodes, whose end is not recorded."""
         rows, self._held = self._held, None
         return [] if rows is None else self._blocks(rows)
+
+    def _check_shapes(self, rows: StepRows) -> None:
+        """Check that observations and actions have the same shapes as in the first rows."""
+        for name in (OBS, ACTIONS):
+            shapes, got = _shapes(rows.columns[name]), describe_column(rows.columns[name])
+            first, expected = self._first.setdefault(name, (shapes, got))
+            if shapes != first:
+                what, place = "rows of a column must have the same shape", self._place.of(self._schema.names[name])
+                raise data_error(what, place, got=got, expected=f"{expected}, like the first row")
 
     # --- episodes of the rows -------------------------------------------------------------------------------------
 
@@ -285,6 +297,11 @@ class TrajectoryAssembler:
             t_started=np.zeros(count, np.int64),
             episode_ids=[f"row-{first + row}" for row in range(count)],
         )
+
+
+def _shapes(column: Column) -> Any:
+    """Return the shape of a row, and whether it is text, nested like the column."""
+    return nested.map_leaves(lambda leaf: (leaf.shape[1:], leaf.dtype.kind in "SU"), column)
 
 
 def _objects(texts: pa.Array | None) -> Array | None:

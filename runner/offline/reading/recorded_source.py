@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from runner.config.offline import OfflineConfig
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.offline.codecs.episode_format import KEYS, episodes_to_table
 from runner.offline.codecs.layout import Layout, Spaces, check_spaces, layout_of
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files import input_files
-from runner.offline.files.data_error import DataLocation, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -199,9 +199,23 @@ class RecordedSource:
 
     def check_spaces(self, observation_space: Any, action_space: Any) -> None:
         """Reject data whose first episodes do not fit these spaces. Raises `DataError`."""
+        check_spaces(self.first_block(), observation_space, action_space, self._where_of_module(self.where))
+
+    def check_all(self, spaces: Spaces) -> None:
+        """Read all data, and reject an episode that does not fit these spaces. Raises `DataError`."""
+        is_one_file = self.files is not None and len(self.files.paths) == 1
+        where = self._where_of_module(self.where if is_one_file else ", ".join(named_inputs(self.config)))
+        for block in self.blocks():
+            try:
+                check_spaces(block, spaces.observation, spaces.action, where)
+            except DataError:
+                for episode in block:  # the message names the first one that does not fit
+                    one, place = block_from_episodes([episode]), f"{where}, episode {episode.id_}"
+                    check_spaces(one, spaces.observation, spaces.action, place)
+
+    def _where_of_module(self, files: str) -> str:
         module = self.format.selection.of_module
-        where = self.where if module is None else f"{self.where}, {', '.join(module.agents)}"
-        check_spaces(self.first_block(), observation_space, action_space, where)
+        return files if module is None else f"{files}, {', '.join(module.agents)}"
 
     # -- narrower sources ------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def check_recorded_data(
         _check_single_agent(source)
     check_trajectories(source, built.learner, built.module)
     check_action_units(config, source, built.spec.action_space)
-    _check_rows(source)
+    _check_rows(source, spaces)
     return source
 
 
@@ -166,8 +166,7 @@ def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
     return DataError([Problem(what, source.where, fix=fix)])
 
 
-def _check_rows(source: RecordedSource) -> None:
+def _check_rows(source: RecordedSource, spaces: Spaces) -> None:
     """Read small data completely. Opening has checked the first rows of larger data and of streams."""
     if not source.may_be_endless and source.num_bytes <= _MAX_READ_BYTES:
-        for _ in source.blocks():
-            pass
+        source.check_all(spaces)

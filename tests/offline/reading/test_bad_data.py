@@ -141,6 +141,14 @@ def mixed_shapes_in_a_table(folder: Path) -> None:
     table(folder, with_column("obs", pa.array(obs, pa.list_(pa.float32()))))
 
 
+def mixed_shapes_of_tables(folder: Path) -> None:
+    table(folder, PLAIN)
+    other = pa.array([row[:3] for row in PLAIN["obs"].to_pylist()], pa.list_(pa.float32()))
+    table(
+        folder, with_column("eps_id", [f"b{number}" for number in range(16)]).set_column(2, "obs", other), "b.parquet"
+    )
+
+
 class Exploit:
     """Leaves a file behind when it is unpickled."""
 
@@ -237,6 +245,18 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         mixed_shapes_in_a_table,
         (),
         data_error(other_shape("TMP/data/a.parquet, row 9, column obs", "[3]", "[4]")),
+    ),
+    "mixed_shapes_of_tables": (
+        mixed_shapes_of_tables,
+        (),
+        data_error(
+            Problem(
+                "rows of a column must have the same shape",
+                "TMP/data/b.parquet, row 0, column obs",
+                "float32[3]",
+                "float32[4], like the first row",
+            )
+        ),
     ),
     "nan_reward": (
         nan_reward(),
@@ -550,6 +570,19 @@ def test_data_of_another_environment(
     outcome = train(run_main, "bc_cartpole", *overrides)
     assert_refused(outcome)
     assert_error(outcome.err, expected, tmp_path)
+    assert_nothing_trained(tmp_path)
+
+
+@pytest.mark.parametrize("action", [-1, 2])
+def test_a_later_action_of_another_environment(run_main: Run, tmp_path: Path, action: int) -> None:
+    table(tmp_path / "data", PLAIN)
+    later = with_column("eps_id", ["e3"] * 8 + ["e4"] * 8).set_column(1, "t", pa.array([*range(8)] * 2))
+    later = later.set_column(5, "terminateds", pa.array(([False] * 7 + [True]) * 2))
+    table(tmp_path / "data", later.set_column(3, "actions", pa.array([0] * 12 + [action] * 4)), "b.parquet")
+    outcome = train(run_main, "bc_cartpole")
+    assert_refused(outcome)
+    expected = does_not_fit("actions", "TMP/data, episode e4", f"the value {action}", "Discrete(2)")
+    assert_error(outcome.err, data_error(expected), tmp_path)
     assert_nothing_trained(tmp_path)
 
 
