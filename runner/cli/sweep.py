@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.cli.arguments import Arguments
+from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict
-from runner.cli.validate import check_experiments
+from runner.cli.validate import Checked, check_experiments
 from runner.config.compose import SWEEP_DIGEST, compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.exit_codes import ExitCode
@@ -41,16 +41,37 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     Raises:
         ConfigError: all problems; nothing was started.
     """
+    space, checked = check_sweep(arguments)
+    configs, digest = [config for _, config in checked], _digest(space)
+    with _held_folder(_folder_of(space, arguments, digest), digest) as path:
+        return _run(space, configs, path, arguments, verdict)
+
+
+def check_sweep(arguments: Arguments) -> tuple[SearchSpace, list[Checked]]:
+    """Return the search space, and configurations that cover it. Raises `ConfigError` with all problems."""
     space = _checked_space(arguments)
-    configs = [config for _, config in check_experiments(arguments)]
+    checked = check_experiments(arguments)
+    configs = [config for _, config in checked]
     if configs[0].sweep.search == "grid":
         space.grid()
     problems = [*_disagreements(configs), *_too_few(space, configs[0]), *_population_problems(space, configs)]
     if problems:
         raise ConfigError(problems)
-    digest = _digest(space)
-    with _held_folder(_folder_of(space, arguments, digest), digest) as path:
-        return _run(space, configs, path, arguments, verdict)
+    return space, checked
+
+
+def names_other_sweeper(overrides: Sequence[str]) -> bool:
+    """Return whether Hydra should sweep with a plugin that is not ours.
+
+    Raises:
+        UsageError: a launcher without a sweeper that uses it.
+    """
+    named = {text.lstrip("+").partition("=")[0] for text in overrides}
+    if "hydra/launcher" in named and "hydra/sweeper" not in named:
+        what = "hydra/launcher needs one of Hydra's sweepers: runner's own sweeper starts its trials through Ray"
+        fix = "add hydra/sweeper=basic, or use sweep.max_concurrent_trials=N instead of hydra/launcher"
+        raise UsageError(Problem(what, "override hydra/launcher", fix=fix))
+    return "hydra/sweeper" in named
 
 
 def _folder_of(space: SearchSpace, arguments: Arguments, digest: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,6 +10,7 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict, judged
 from runner.cli.hydra_runs import sweep_with_hydra
 from runner.cli.new_runs import train_in
+from runner.cli.sweep import names_other_sweeper, run_sweep_command
 from runner.cli.validate import check_experiments, check_memory
 from runner.config.errors import Problem
 from runner.experiment.run_folder import claim_run_dir
@@ -25,9 +25,7 @@ def _train(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_trusting and not arguments.is_multirun:
         what = "--trust applies to a sweep that continues; a new run reads no files from another source"
         raise UsageError(Problem(what, fix="remove --trust, or add -m"))
-    if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
-        from runner.cli.sweep import run_sweep_command
-
+    if arguments.is_multirun and not names_other_sweeper(arguments.overrides):
         return run_sweep_command(arguments, verdict)
     if arguments.is_multirun and arguments.is_judged:
         what = "--assert, --budget and --junit need runner's own sweeper"
@@ -40,17 +38,3 @@ def _train(arguments: Arguments, verdict: Verdict) -> int:
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.getpid()}"
         arguments = replace(arguments, overrides=(*arguments.overrides, f"sweep.name={name}"))
     return sweep_with_hydra(arguments)
-
-
-def _names_other_sweeper(overrides: Sequence[str]) -> bool:
-    """Return whether Hydra should sweep with a plugin that is not ours.
-
-    Raises:
-        UsageError: a launcher without a sweeper that uses it.
-    """
-    named = {text.lstrip("+").partition("=")[0] for text in overrides}
-    if "hydra/launcher" in named and "hydra/sweeper" not in named:
-        what = "hydra/launcher needs one of Hydra's sweepers: runner's own sweeper starts its trials through Ray"
-        fix = "add hydra/sweeper=basic, or use sweep.max_concurrent_trials=N instead of hydra/launcher"
-        raise UsageError(Problem(what, "override hydra/launcher", fix=fix))
-    return "hydra/sweeper" in named

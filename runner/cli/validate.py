@@ -37,7 +37,7 @@ Checked = tuple[Composed, ExperimentConfig]
 def main(arguments: Arguments) -> int:
     """Print a summary; raise `ConfigError`, or print the problems in the format of `--format` or `--json`."""
     try:
-        checked = check_experiments(arguments)
+        checked = _check(arguments)
         lines = _rehearse(checked) if arguments.has("--build") else [_NOT_CHECKED]
     except RunnerError as error:
         if arguments.has("--json"):
@@ -56,6 +56,15 @@ def main(arguments: Arguments) -> int:
     lines += [f"  warning      {text}" for text in warnings]
     print(f"{config.experiment_name}: no problems{count}", *lines, sep="\n")
     return 0
+
+
+def _check(arguments: Arguments) -> list[Checked]:
+    if not arguments.is_multirun:
+        return check_experiments(arguments)
+    from runner.cli.sweep import check_sweep, names_other_sweeper  # imports this module
+
+    is_hydras = names_other_sweeper(arguments.overrides)
+    return check_experiments(arguments) if is_hydras else check_sweep(arguments)[1]
 
 
 def _rehearse(checked: Sequence[Checked]) -> list[str]:

@@ -204,6 +204,25 @@ def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, overrides: list[s
     assert not list(tmp_path.rglob("progress.jsonl"))
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.lr=1e-3"],
+        ["algorithm.lr=interval(1e-4,1e-3)"],
+        ["algorithm.lr=interval(1e-3,1e-4)", "sweep=random"],
+        ["algorithm.lr=tag(log,interval(0,1))", "sweep=tpe"],
+        ["seed=1,1"],
+        ["seed=1,2", "tracking.mlflow=true,false"],
+        ["algorithm.lr=1e-3,2e-3", "sweep=random", "sweep.num_samples=3"],
+        ["algorithm.lr=1e-3,2e-3", "sweep=pb2"],
+    ],
+)
+def test_validate_finds_the_mistakes_of_a_sweep(run_main: Run, overrides: list[str]) -> None:
+    validated = run_main("validate", *SWEEP, *overrides)
+    assert validated.code == 2
+    assert validated.err == run_main(*SWEEP, *overrides).err
+
+
 def test_validate_checks_the_options_of_a_glob(run_main: Run) -> None:
     outcome = run_main("validate", "-m", "experiment=glob(ppo_c*,exclude=*_*_*)")
     assert outcome.out.splitlines()[0] == "ppo_cartpole: no problems in 2 configurations that cover the sweep"
