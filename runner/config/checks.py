@@ -186,6 +186,8 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None) -
         convert(value, annotation)
     except MismatchError:
         return Problem(wrong_type(name), name, got, expected)
+    if option.is_path and value == "":
+        return Problem(f"{name} is empty", name, got, "a path, or null")
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
         return Problem(f"{name} is not one of its choices", name, got, expected, nearest)

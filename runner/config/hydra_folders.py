@@ -39,12 +39,12 @@ def read_hydra_folders(config: DictConfig, lines: Sequence[OverrideLine], source
     """
     run_dir, sweep_dir, run_url = _value(config, _RUN_DIR), _value(config, _SWEEP_DIR), None
     is_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
-    problems = list(_find_unresolved(_RUN_DIR, run_dir, lines))
+    problems = list(_find_unusable(_RUN_DIR, run_dir, lines))
     if run_dir is not None and is_url(run_dir):
         run_url = run_dir.rstrip("/")
         run_dir, is_named = str(local_copy_of(run_url)), True
         problems += _upload_to(config, run_url, _where(_RUN_DIR, lines), sources)
-    problems += _find_unresolved(_SWEEP_DIR, sweep_dir, lines)
+    problems += _find_unusable(_SWEEP_DIR, sweep_dir, lines)
     if sweep_dir is not None and is_url(sweep_dir):
         what = f"{_SWEEP_DIR} is a URL, but a sweep needs a local folder"
         expected = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
@@ -62,8 +62,10 @@ def _chooses_sweeper(lines: Sequence[OverrideLine]) -> bool:
     return any(line.key == "hydra/sweeper" for line in lines)
 
 
-def _find_unresolved(key: str, value: str | None, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
-    """Find a folder that cannot be resolved, except by Hydra's sweepers."""
+def _find_unusable(key: str, value: str | None, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
+    """Find a folder that is empty, or that cannot be resolved, except by Hydra's sweepers."""
+    if value == "":
+        yield Problem(f"{key} is empty", _where(key, lines), '""', "a folder")
     if value is None and not _chooses_sweeper(lines):
         fix = "${hydra.runtime.cwd} instead of ${hydra:runtime.cwd}, for example"
         yield Problem(f"{key} cannot be resolved", _where(key, lines), expected="a folder", fix=fix)

@@ -150,6 +150,8 @@ def _describe_syntax_error(text: str, error: Exception) -> Problem:
     is_text = isinstance(error, HydraException) and value[:1] not in "'\"[{" and "${" not in value
     if is_text and _is_readable(f"{key}={quoted(value)}"):
         return Problem(f"this override cannot be read: {reason}", where, text, f'quotes: "{key}={quoted(value)}"')
+    if value.startswith("${") and _is_readable(f'{key}="{value}"'):
+        return Problem(f"this override cannot be read: {reason}", where, text, f"quotes: '{key}=\"{value}\"'")
     suggestion = key.replace("/", ".") if "/" in key else None
     return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
 

@@ -74,6 +74,8 @@ def find_sweep_problems(
     sweep: SweepConfig, checkpoint: CheckpointConfig, stop: dict[str, int | float]
 ) -> Iterator[Problem]:
     """Yield problems between fields that are valid one by one. Metric names are checked elsewhere."""
+    if sweep.name == "":
+        yield Problem("sweep.name is empty", "sweep.name", '""', "a name, or null")
     metric, mode = sweep.metric or checkpoint.metric, sweep.mode or checkpoint.mode
     num_metrics = 1 if isinstance(metric, str) else len(metric)
     if num_metrics == 0 or (not isinstance(mode, str) and len(mode) != num_metrics):

@@ -131,7 +131,10 @@ class _Reader:
         reference = self.composed.references.get(name, "")
         if not (_ENV_VARIABLE.fullmatch(reference) and problem.what == wrong_type(name)):
             return problem
-        return dataclasses.replace(problem, fix=f"'${{oc.decode:{reference}}}', which reads the text as a value")
+        decoded = f"${{oc.decode:{reference}}}"
+        is_override = (self.composed.where(name) or "").startswith("override ")
+        fix = f"'{name}=\"{decoded}\"'" if is_override else f"'{decoded}'"
+        return dataclasses.replace(problem, fix=f"{fix}, which reads the text as a value")
 
     def problems_of_composition(self) -> list[Problem]:
         """Return the problems of composing, without consequences of an unknown dataclass."""

@@ -191,6 +191,16 @@ MISTAKES = [
         ],
         id="run_dir_of_hydras_job",
     ),
+    pytest.param(
+        ["hydra.run.dir=", "offline.output=", "checkpoint.upload_to=''", "sweep.name="],
+        [
+            Problem("hydra.run.dir is empty", "override hydra.run.dir=", '""', "a folder"),
+            Problem("offline.output is empty", "override offline.output=", '""', "a path, or null"),
+            Problem("checkpoint.upload_to is empty", "override checkpoint.upload_to=''", '""', "a path, or null"),
+            Problem("sweep.name is empty", "override sweep.name=", '""', "a name, or null"),
+        ],
+        id="empty_paths",
+    ),
     pytest.param(["env.env=CartPol-v1"], [NO_CARTPOL], id="unknown_environment"),
     pytest.param(
         ["env.env_config.sutton_barto_rewrd=true"],
@@ -1147,11 +1157,19 @@ def test_an_option_in_place_of_a_block(block: str, option: str, report_of: Repor
 def test_a_variable_of_the_environment_is_text(problems_of: ProblemsOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNING_RATE", "1e-3")
     reference = "${oc.env:LEARNING_RATE}"
-    fix = f"'${{oc.decode:{reference}}}', which reads the text as a value"
+    decoded = f'algorithm.lr="${{oc.decode:{reference}}}"'
+    fix = f"'{decoded}', which reads the text as a value"
     problem = wrong_type("algorithm.lr", reference, SCHEDULE)
     assert problems_of([CARTPOLE, f"algorithm.lr={reference}"]) == [replace(problem, got=f'"{reference}"', fix=fix)]
-    decoded = compose_experiment([CARTPOLE, f"algorithm.lr='${{oc.decode:{reference}}}'"])
-    assert decoded.values["algorithm"]["lr"] == 1e-3
+    assert compose_experiment([CARTPOLE, decoded]).values["algorithm"]["lr"] == 1e-3
+    (unquoted,) = problems_of([CARTPOLE, decoded.replace('"', "")])
+    assert unquoted.expected == f"quotes: '{decoded}'"
+
+
+def test_a_variable_of_the_environment_in_a_file_is_text(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
+    text = "# @package _global_\ndefaults: [ppo_cartpole]\nalgorithm: {lr: '${oc.env:HOME}'}\n"
+    (problem,) = problems_of(["+experiment=mine"], write_config("experiment/mine", text))
+    assert problem.fix == "'${oc.decode:${oc.env:HOME}}', which reads the text as a value"
 
 
 def test_a_file_in_another_encoding(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
