@@ -76,6 +76,10 @@ def _sweep_digest() -> str:
     return SWEEP_DIGEST.get()
 
 
+# `RecursionError`: files whose `defaults` form a loop.
+_COMPOSITION_ERRORS = HydraException, OmegaConfBaseException, YAMLError, RecursionError, TypeError, ValueError, OSError
+
+
 class _Composition:
     """One composition, which is repeated without the cause of each error until it succeeds."""
 
@@ -189,7 +193,7 @@ class _Composition:
                 self._rename_in_lines(config)
                 self._record_sources(loader.merged_files)
                 return config
-            except (HydraException, OmegaConfBaseException, YAMLError, TypeError, ValueError, OSError) as error:
+            except _COMPOSITION_ERRORS as error:
                 problem, causes = describe_composition_error(error, self.lines, self._experiment_files(), self.dirs)
                 if problem not in self.problems:
                     self.problems.append(problem)

@@ -12,7 +12,7 @@ from hydra.errors import MissingConfigException
 from runner.config.defaults import core_groups
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.overrides import OverrideLine, describe_list_key, describe_unknown_option
-from runner.config.paths import display_path
+from runner.config.paths import display_path, find_config
 from runner.config.yaml_files import MarkedYAMLError, UnboundedYAMLError, find_default_line
 
 # A cause that a composition can leave out: an override, a file, or the chosen option of a group.
@@ -55,7 +55,18 @@ def describe_composition_error(
     chosen_twice = re.search(r"Multiple values for (\w+)\. To override a value use 'override \w+: ([^']+)'", str(error))
     if chosen_twice is not None:
         return _describe_missing_override(chosen_twice[1], chosen_twice[2], files)
-    return _describe_other(error, lines, files)
+    is_loop = isinstance(error, RecursionError)
+    return _describe_loop(lines, files, dirs) if is_loop else _describe_other(error, lines, files)
+
+
+def _describe_loop(lines: Sequence[OverrideLine], files: Sequence[Path], dirs: Sequence[Path]) -> _Found:
+    """Describe a loop of `defaults`, which only files of the user's folder contain."""
+    chosen = [
+        find_config(dirs[1:], f"{line.key}/{option}") for line in lines if line.is_group for option in line.options
+    ]
+    suspects = [path for path in chosen if path is not None] or files[:1]
+    what = "the list `defaults` of this file contains the file itself, or a file that leads back to it"
+    return Problem(what, ", ".join(map(display_path, suspects)), fix="remove this entry of the list"), suspects
 
 
 def _find_yaml_error(error: BaseException | None) -> Any:

@@ -1172,6 +1172,16 @@ def test_a_variable_of_the_environment_in_a_file_is_text(problems_of: ProblemsOf
     assert problem.fix == "'${oc.decode:${oc.env:HOME}}', which reads the text as a value"
 
 
+def test_files_that_list_each_other(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
+    write_config("experiment/second", "# @package _global_\ndefaults: [first]\n")
+    config_dir = write_config("experiment/first", "# @package _global_\ndefaults: [second]\n")
+    what = "the list `defaults` of this file contains the file itself, or a file that leads back to it"
+    expected = Problem(what, "my_conf/experiment/first.yaml", fix="remove this entry of the list")
+    assert problems_of(["+experiment=first"], config_dir) == [expected]
+    write_config("env/mine", "defaults: [mine]\n")
+    assert problems_of([CARTPOLE, "env=mine"], config_dir) == [replace(expected, where="my_conf/env/mine.yaml")]
+
+
 def test_a_file_in_another_encoding(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
     config_dir = write_config("experiment/mine", "")
     text = "# @package _global_\n# Für mich.\nstop: {training_iteration: 1}\n"
