@@ -20,8 +20,8 @@ from runner.config.compose import SWEEP_DIGEST, compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.exit_codes import ExitCode
 from runner.config.fields import adapted_names
-from runner.config.overrides import parse_overrides
-from runner.config.paths import search_dirs
+from runner.config.overrides import OverrideLine, parse_overrides
+from runner.config.paths import is_url, search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
 from runner.interrupts import is_interrupted
@@ -154,8 +154,8 @@ def _held_folder(folder: Path, digest: str) -> Iterator[Path]:
 def _checked_space(arguments: Arguments) -> SearchSpace:
     """Read the search space; raises one report of its problems and of the problems of all configurations."""
     dirs = search_dirs(arguments.config_dir)
-    _, unreadable = parse_overrides(arguments.overrides, dirs)
-    problems: list[Problem] = []
+    lines, unreadable = parse_overrides(arguments.overrides, dirs)
+    problems = [*_find_run_dir(lines)]
     if not unreadable:
         seeds = [text.partition("=")[2] for text in arguments.overrides if text.startswith("sweep.seed=")]
         seed = int(seeds[-1]) if seeds and seeds[-1].isdigit() else 0
@@ -172,6 +172,14 @@ def _checked_space(arguments: Arguments) -> SearchSpace:
             problems += error.problems
         raise ConfigError(list(dict.fromkeys(problems)))
     return space
+
+
+def _find_run_dir(lines: Sequence[OverrideLine]) -> Iterator[Problem]:
+    """Find the run dir of a single run; `check_experiments` reports a URL."""
+    for line in lines:
+        if line.key == "hydra.run.dir" and not is_url(line.text):
+            what = "hydra.run.dir has no effect in a sweep"
+            yield Problem(what, line.where, expected="sweep.name=NAME, or hydra.sweep.dir=FOLDER")
 
 
 def _problems_of(space: SearchSpace) -> list[Problem]:

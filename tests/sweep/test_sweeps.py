@@ -187,6 +187,7 @@ def losses_of(run_dir: Path) -> list[float]:
         (["seed=1,2", "sweep.metrik=x"], "unknown key sweep.metrik"),
         (["seed=1,2", "sweep.metric=env_runners/episode_return_men"], "this run does not produce the metric"),
         (["seed=1,2", "sweep.seed=1,2"], "is the same for all trials"),
+        (["seed=1,2", "hydra.run.dir=x"], "hydra.run.dir has no effect in a sweep"),
         (["sweep=asha", "algorithm.lr=interval(1e-4,1e-3)", "sweep.max_t=5", "sweep.grace_period=9"], "grace_period"),
         (
             ["seed=1", "stop.num_env_steps_sampled_lifetime=10,20", "sweep.scheduler=asha"],
