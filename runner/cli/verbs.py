@@ -110,7 +110,7 @@ COMMON = (
 )
 _CONFIG_DIR = CommandOption(("-cd", "--config-dir"), "folder with your own experiments and group options", "DIR")
 _TRUST = CommandOption(("--trust",), "load untrusted files without restrictions; see docs/explanation/trust.md")
-_MULTIRUN = CommandOption(("-m", "--multirun"), "treat comma-separated values as a sweep; the same as `runner sweep`")
+_MULTIRUN = CommandOption(("-m", "--multirun"), "treat comma-separated values as a sweep, as in `runner sweep`")
 _FORCE = CommandOption(("--force",), "overwrite an existing file")
 _JSON = CommandOption(("--json",), "print JSON")
 _MODULE = CommandOption(("--module",), "the module to write, if the run has several", "ID")
@@ -256,19 +256,19 @@ VERBS: Mapping[str, Verb] = {
     "autotune": Verb(
         "runner.cli.autotune",
         "Train",
-        "measure settings that change only the speed, and write an experiment with the fastest",
+        "measure settings that change only the speed, and write an experiment with the fastest values",
         ("[EXPERIMENT]",),
         (
             _output("write an experiment file that builds on EXPERIMENT"),
             _FORCE,
-            CommandOption(("--seconds",), "time limit; default 120", "N"),
+            CommandOption(("--seconds",), "time limit, at least 10; default 120", "N"),
             _JSON,
             _CONFIG_DIR,
         ),
         ("autotune ppo_cartpole", "autotune ppo_half_cheetah -o conf/experiment/ppo_half_cheetah_fast.yaml"),
-        "Measure how sub-environments are stepped, torch's threads and compiled updates in short runs without "
-        "tracking, evaluations and checkpoints. Each setting must be 5 % faster. More sub-environments are also "
-        "measured, but only reported, because they change the data of an iteration.",
+        "Short runs without tracking, evaluations and checkpoints measure how sub-environments are stepped, the number "
+        "of torch's threads, and compiled updates. A value is chosen only if it is at least 5 % faster. More "
+        "sub-environments are also measured, but only reported, because they change the data of an iteration.",
     ),
     "list": Verb(
         "runner.cli.list_options",
