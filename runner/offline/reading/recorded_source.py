@@ -212,6 +212,7 @@ class RecordedSource:
                 for episode in block:  # the message names the first one that does not fit
                     one, place = block_from_episodes([episode]), f"{where}, episode {episode.id_}"
                     check_spaces(one, spaces.observation, spaces.action, place)
+                raise
 
     def _where_of_module(self, files: str) -> str:
         module = self.format.selection.of_module
