@@ -281,7 +281,11 @@ class RecordedSource:
             self._first_block = next(stream, None)
             stream.close()
         if self._first_block is None:
-            raise self.format.no_steps(DataLocation(self.where))
+            row_filter = self.config.input_read_method_kwargs.get("filter")
+            if row_filter is None or self.format.selection.of_module is not None:
+                raise self.format.no_steps(DataLocation(self.where))
+            what, place = "no complete step passes the filter", DataLocation("offline.input_read_method_kwargs.filter")
+            raise data_error(what, place, got=str(row_filter))
         return self._first_block
 
     def decode(self, table: pa.Table) -> ColumnBlock:

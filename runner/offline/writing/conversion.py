@@ -14,7 +14,7 @@ from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError
 from runner.offline.files.filesystems import Location
-from runner.offline.files.input_files import InputFiles
+from runner.offline.files.input_files import InputFiles, existing_paths
 from runner.offline.formats.recorded_format import Row
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import RecordedEnvEpisodes, open_with_all_agents
@@ -63,7 +63,7 @@ def convert(
     """
     started = time.perf_counter()
     source = open_with_all_agents(config, spaces)
-    _check_apart(source.files, prepare_output(config), config.output_run_folders)
+    _check_apart(source.files, prepare_output(config), config)
     writer = _writer_for(source, config, env_name)
     try:
         for part in _parts(source, config):
@@ -117,14 +117,15 @@ def _complete_blocks(source: RecordedSource) -> Iterator[ColumnBlock]:
         yield block
 
 
-def _check_apart(files: InputFiles | None, output: Location | None, has_folders: bool) -> None:
-    """Reject an output folder that contains the input, because it would then hold every episode twice."""
-    folders = [path.rpartition("/")[0] for path in files.paths] if files is not None else []
-    if output is None:
+def _check_apart(files: InputFiles | None, output: Location | None, config: OfflineConfig) -> None:
+    """Reject an output folder that contains the input or is part of it: one of them would hold every episode twice."""
+    if files is None or output is None:
         return
+    folders = [path.rpartition("/")[0] for path in files.paths]
     is_read = any(f"{folder}/".startswith(f"{output.path}/") for folder in folders)
-    if output.path in folders or (has_folders and is_read):
-        what = "this folder contains the input data"
+    is_inside = any(output.path.startswith(f"{path.rstrip('/')}/") for path in existing_paths(config)[1])
+    if output.path in folders or (config.output_run_folders and is_read) or is_inside:
+        what = f"this folder {'is inside' if is_inside else 'contains'} the input data"
         raise ConfigError([Problem(what, "offline.output", output.shown, fix="use another folder")])
 
 

@@ -421,6 +421,13 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
             )
         ),
     ),
+    "filter_that_no_row_passes": (
+        steps(PLAIN),
+        ("offline.input_read_method_kwargs.filter='t > 99'",),
+        data_error(
+            Problem("no complete step passes the filter", "offline.input_read_method_kwargs.filter", "t > 99"),
+        ),
+    ),
     "pickled_observations": (
         pickled_observations,
         (),

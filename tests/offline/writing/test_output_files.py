@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,15 @@ def test_what_is_read_is_not_written_beside(tmp_path: Path) -> None:
     beside = config_of(tmp_path, input_=str(tmp_path / "cartpole-v1"), output_append=True)
     with pytest.raises(ConfigError, match="this folder contains the input data"):
         convert(beside)
+
+
+def test_a_folder_inside_the_input_is_not_written(tmp_path: Path) -> None:
+    write(OfflineConfig(output=str(tmp_path / "data")), flat_block([3]))
+    inside = OfflineConfig(input_=str(tmp_path / "data"), output=str(tmp_path / "data" / "converted"))
+    with pytest.raises(ConfigError, match="this folder is inside the input data"):
+        convert(inside)
+    one_file = replace(inside, input_=str(next((tmp_path / "data").glob("*.parquet"))))
+    assert convert(one_file).written.episodes == 1
 
 
 def test_only_files_have_folders(tmp_path: Path) -> None:
