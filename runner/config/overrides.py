@@ -114,6 +114,9 @@ def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
     if _is_group(parsed, dirs):
         if text.endswith(_SUFFIX) and isinstance(parsed.value(), str):
             return _parse_override(text.removesuffix(_SUFFIX), dirs)
+        if isinstance(parsed.value(), (int, float)):  # the name of an option
+            chosen, _, name = text.partition("=")
+            return _parse_override(f"{chosen}={quoted(name)}", dirs)
         is_chosen = key in core_groups() or parsed.is_delete()
         tidy = text if parsed.package else bare if is_chosen else f"+{bare}"  # only Hydra knows packages
         return OverrideLine(tidy, tidy, parsed, is_group=True)

@@ -1172,6 +1172,15 @@ def test_a_variable_of_the_environment_in_a_file_is_text(problems_of: ProblemsOf
     assert problem.fix == "'${oc.decode:${oc.env:HOME}}', which reads the text as a value"
 
 
+@pytest.mark.parametrize("name", ["2048", "1e3", "nan", "true"])
+def test_names_of_options_that_read_as_values(name: str, problems_of: ProblemsOf, write_config: WriteConfig) -> None:
+    text = "# @package _global_\ndefaults: [ppo_cartpole]\nseed: -1\n"
+    (problem,) = problems_of([f"experiment={name}"], write_config(f"experiment/{name}", text))
+    assert problem.where == f"my_conf/experiment/{name}.yaml:3"
+    (problem,) = problems_of([CARTPOLE, f"tracking={name}"])
+    assert problem.what == f"unknown option '{name}' of the config group tracking"
+
+
 def test_files_that_list_each_other(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
     write_config("experiment/second", "# @package _global_\ndefaults: [first]\n")
     config_dir = write_config("experiment/first", "# @package _global_\ndefaults: [second]\n")

@@ -46,7 +46,8 @@ class Recorded:
         size = f" in {report.size_text}" if report.files or not report.episodes else ""
         counts = ((self.num_unfinished, "unfinished"), (self.num_incomplete, "incomplete"))
         left_out = ", ".join(f"{count:,} {kind}" for count, kind in counts if count)
-        text = f"{report.episodes:,} episodes, {report.steps:,} steps{size}"
+        episodes = f"{report.episodes:,} episode{'' if report.episodes == 1 else 's'}"
+        text = f"{episodes}, {report.steps:,} step{'' if report.steps == 1 else 's'}{size}"
         return f"{text} (left out: {left_out})" if left_out else text
 
 
