@@ -62,7 +62,7 @@ def networks_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, RLM
 
 def weights_of(built_modules: Mapping[str, BuiltActingModule]) -> dict[str, npt.NDArray[np.float32]]:
     """Return the parameters of a run's modules in the form that env runners expect."""
-    return {key: FlatParameters(network).to_numpy() for key, network in networks_of(built_modules).items()}
+    return {key: flat_values(network) for key, network in networks_of(built_modules).items()}
 
 
 def weights_by_module(

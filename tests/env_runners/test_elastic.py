@@ -52,18 +52,17 @@ def _looks_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def group_of(cluster: Cluster, fewest: int, most: int, first: int, max_restarts: int = 9) -> EnvRunnerGroup:
     """Runners of two sub-environments each."""
-    module = coded_module()
 
     def make(index: int, generation: int) -> Runner:
         env, _ = coded_envs("sync", 2, [3, 5])
-        return Runner(lambda *_: make_runner(env, module, seed_name=("env_runner", index, generation)), 0, 0)
+        return Runner(lambda *_: make_runner(env, coded_module(), seed_name=("env_runner", index, generation)), 0, 0)
 
     env, _ = coded_envs("sync", 1, [1])
-    pipelines = {"default_policy": make_runner(env, module).env_to_module}
+    pipelines = {"default_policy": make_runner(env, coded_module()).env_to_module}
     size = Size(fewest, most, cluster.count, "address")
     group = EnvRunnerGroup(ElasticGroup(make, size, first, "env runner", Restarts(max_restarts, "")), pipelines)
     group.addresses()
-    group.set_weights(weights_of(module))
+    group.set_weights(weights_of(coded_module()))
     return group
 
 

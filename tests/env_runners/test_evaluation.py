@@ -193,16 +193,15 @@ def test_sampling_before_does_not_change_the_episodes() -> None:
 
 
 def make_group(num_runners: int) -> EnvRunnerGroup:
-    module = coded_module()
-
     def make(index: int, generation: int) -> LocalActor:
         env, _ = coded_envs("sync", 2, [3, 5])
-        return LocalActor(lambda *_: make_runner(env, module, seed_name=("evaluation", index, generation)), 0, 0)
+        seed_name = "evaluation", index, generation
+        return LocalActor(lambda *_: make_runner(env, coded_module(), seed_name=seed_name), 0, 0)
 
     env, _ = coded_envs("sync", 1, [1])
     actors = ActorGroup(make, num_runners, "env runner", Restarts(0, ""))
-    group = EnvRunnerGroup(actors, {"default_policy": make_runner(env, module).env_to_module})
-    group.set_weights(weights_of(module))
+    group = EnvRunnerGroup(actors, {"default_policy": make_runner(env, coded_module()).env_to_module})
+    group.set_weights(weights_of(coded_module()))
     return group
 
 

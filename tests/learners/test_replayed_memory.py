@@ -19,7 +19,7 @@ from runner.episodes.rollout_parts import split_rollout
 from runner.learners.dqn import DQNLoss
 from runner.module_building import make_connector
 from runner.modules import DoubleQModule
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import flat_values
 from runner.pipelines.defaults import learner_pipeline
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.replay.replay_buffer import REPLAYED
@@ -48,7 +48,7 @@ def filled(buffer: ReplayBuffer, module: DoubleQModule, fragments: list[int]) ->
     """Fill a buffer, each fragment with other weights; returns by place (n, t, k) the state that was acted from."""
     env, _ = coded_envs("batched", 3, [9, 4, 14])
     runner, states = remembering_runner(env, module)
-    rng, weights = np.random.default_rng(0), FlatParameters(module).to_numpy()
+    rng, weights = np.random.default_rng(0), flat_values(module)
     buffer.use_lookback({ID: 1})
     buffer.use_stream(random_stream(0, "test"))
     for steps in fragments:

@@ -26,7 +26,7 @@ from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.module_building import make_connector
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import flat_values
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import Connector
@@ -351,5 +351,5 @@ def make_coded_run(
     listeners = make_listeners(envs.environments, module)
     identity = RunnerIdentity("env_runner", 0, 0, seed=0)
     runner = MultiAgentEnvRunner(envs, modules, module, identity, lookback, validate_observations, listeners=listeners)
-    weights = {module_id: FlatParameters(acting.module).to_numpy() for module_id, acting in modules.items()}
+    weights = {module_id: flat_values(acting.module) for module_id, acting in modules.items()}
     return CodedRun(runner, envs.environments, log, weights)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.episodes import SingleAgentEpisode
 from runner.module_building import make_connector
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import flat_values
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline
 from tests.support.environments import NUM_CODED_ACTIONS, CodedEnv, CodedVectorEnv
@@ -90,7 +90,7 @@ def coded_envs(kind: str, num_envs: int, lengths: Sequence[int]) -> tuple[SubEnv
 
 def weights_of(module: RLModule) -> dict[str, Any]:
     """What `sample` takes as weights to act with `module` as it is."""
-    return {"default_policy": FlatParameters(module).to_numpy()}
+    return {"default_policy": flat_values(module)}
 
 
 def naive_episodes(

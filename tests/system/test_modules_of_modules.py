@@ -23,7 +23,7 @@ from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
 from runner.module_building import build_modules, make_module_specs
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import flat_values
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Run, without_times
 from tests.support.coded_agents import make_coded_run
@@ -54,7 +54,7 @@ def test_a_plain_multi_module_acts_as_each_module_by_itself() -> None:
     modules = MultiRLModule({module_id: one.module for module_id, one in acting.items()})
     identity = RunnerIdentity("env_runner", 0, 0, seed=0)
     joined = MultiAgentEnvRunner(together.runner.env, acting, modules, identity, 1, is_joined=True)
-    weights = {ALL_MODULES: FlatParameters(modules).to_numpy()}
+    weights = {ALL_MODULES: flat_values(modules)}
     for _ in range(3):
         expected = alone.runner.sample(25, True, alone.weights, {}).rollout
         rollout = joined.sample(25, True, weights, {}).rollout
