@@ -55,9 +55,10 @@ class ConnectorPipeline(ConnectorList, Connector):
     ) -> None:
         self._connectors = list(connectors)
         self._streams: dict[str, np.random.Generator] = {}
+        self._infer_columns()  # also names nested pipelines, for messages of `_infer`
         if input_observation_space is not None and input_action_space is not None:
             self._input_spaces = (input_observation_space, input_action_space)
-        self._infer()
+            self._infer()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all connectors."""

@@ -19,7 +19,7 @@ from runner.episodes import nested as nested_values
 from runner.module_building import make_connector
 from runner.pipelines import Connector, ConnectorPipeline, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.pipeline import PipelineError
+from runner.pipelines.pipeline import EnvToModulePipeline, PipelineError
 from runner.streams import random_stream
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.support.configs import config_from
@@ -135,6 +135,19 @@ def test_a_pipeline_can_be_edited_before_its_spaces_are_known() -> None:
     assert [type(connector) for connector in outer.single_connectors()] == [FlattenObservations, MeanStdFilter]
     assert inner.input_spaces == SPACES
     assert len(inner.spaces_after) == 2
+
+
+class WithoutSpace(Connector):
+    def recompute_output_observation_space(self, *spaces: Any) -> Any:
+        return None
+
+
+def test_a_mistake_in_a_nested_pipeline_is_located_in_the_outer_one() -> None:
+    with pytest.raises(PipelineError, match="does not return a space") as caught:
+        EnvToModulePipeline([ConnectorPipeline([WithoutSpace()])], *SPACES)
+    where = caught.value.problems[0].where
+    assert where is not None
+    assert where.startswith("connectors.env_to_module, ")
 
 
 def test_a_nested_connector_may_need_observations_that_the_episodes_hold() -> None:
