@@ -128,8 +128,7 @@ def _find_unwritten(key: str, name: str, reads: Any, module: str, config: Experi
     if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data may have more columns
         return
     try:
-        texts = _texts_in(lineage_to(module, MODULES.bases[0]))
-        outputs = {text for text in texts if text.isidentifier()}  # all that may be names of outputs
+        outputs = set(_texts_in(lineage_to(module, MODULES.bases[0])))  # all that may be names of outputs
         written = {*DEFAULT_COLUMNS, *_written_by(key, config), *columns_added_by_plan(config)}
     except UnknowableError:
         return

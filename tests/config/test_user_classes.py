@@ -44,6 +44,12 @@ class MyModule(RLModule):
     def compute_values(self, batch):
         return None
 
+class Slashed(RLModule):
+    train_outputs = ("action_dist_inputs", "head/height")
+
+class ReadsSlashed(Loss):
+    reads = ("obs", "actions", "head/height")
+
 class Named(RLModule):
     train_outputs = HEADS
 
@@ -150,6 +156,7 @@ def test_the_expected_columns_contain_no_other_text_of_the_module(problems_of: P
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Earlier")],
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Unpacked")],
         [LOSS, "module._target_=own_classes.Named", f"{CONNECTOR}]"],
+        ["algorithm.loss=own_classes.ReadsSlashed", "module._target_=own_classes.Slashed"],
         [f"{CONNECTOR}, {{insert_before: MyConnector, connector: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
