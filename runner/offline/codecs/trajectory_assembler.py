@@ -77,7 +77,9 @@ class TrajectoryAssembler:
         return [] if rows is None else self._blocks(rows)
 
     def _check_shapes(self, rows: StepRows) -> None:
-        """Check that observations and actions have the same shapes as in the first rows."""
+        """Check that observations and actions of a single agent have the same shapes as in the first rows."""
+        if rows.agent_ids is not None:  # each agent may have different spaces
+            return
         for name in (OBS, ACTIONS):
             shapes, got = _shapes(rows.columns[name]), describe_column(rows.columns[name])
             first, expected = self._first.setdefault(name, (shapes, got))

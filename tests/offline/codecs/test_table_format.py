@@ -351,6 +351,14 @@ def test_agents_of_some_rows_only(tmp_path: Path) -> None:
     assert_error(error.value, data_error(Problem("only some rows have agent_id", "file-1, row 0")), tmp_path)
 
 
+def test_agents_in_separate_files_may_have_different_spaces() -> None:
+    first, second = (without_metadata(block_to_steps(flat_block([4], prefix))) for prefix in "ab")
+    for name in ("obs", "new_obs"):
+        second = _with(second, name, [row[:3] for row in second[name].to_pylist()])
+    found, _ = read([_with(first, "agent_id", ["a"] * 4), _with(second, "agent_id", ["b"] * 4)])
+    assert [block.columns["obs"].shape[1:] for block in found] == [(4,), (3,)]
+
+
 def test_agents_that_alternate_without_ids(tmp_path: Path) -> None:
     table = without_metadata(block_to_steps(flat_block([2, 2]))).drop_columns(["eps_id"])
     one_after_other, alternating = table, table.take([0, 2, 1, 3])
