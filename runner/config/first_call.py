@@ -1,4 +1,4 @@
-"""A check of the first call of a user-defined object against a contract, without cost for later calls."""
+"""A check of the first call, or of every call, of a user-defined object against a contract."""
 
 from __future__ import annotations
 
