@@ -250,7 +250,7 @@ def test_play_a_run_and_its_policy_file(copy_of_run: MakeRun, run_main: Run, tmp
     with Image.open(tmp_path / "policy.gif") as image:
         assert image.n_frames > 1  # type: ignore[attr-defined]
     for arguments, message in {
-        ("policy.onnx", "env=pendulum"): "the observation space of the policy differs",
+        ("policy.onnx", "env=pendulum"): "got           Box([3], float32)\n   expected      Box([4], float32)\n",
         ("policy.onnx",): "does not name its environment",
         ("nothing.onnx", "env=cartpole"): "the policy file does not exist",
         ("run", "--config-dir", "conf"): "a run contains its configuration",

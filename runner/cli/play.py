@@ -111,13 +111,15 @@ def _play_file(
     from runner.env_runners.env_closing import close_environments
     from runner.env_runners.env_makers import make_environment
     from runner.env_runners.rendered_envs import rendered
+    from runner.episodes.nested import StateError
+    from runner.episodes.spaces import space_from_dict
     from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
 
     try:
         policy = LocalPolicy(read_regular(path))
-        spaces = [policy.manifest[name] for name in _SPACES]
-    except (OSError, PolicyFileError, KeyError) as error:
+        spaces = [space_from_dict(policy.manifest[name], name) for name in _SPACES]
+    except (OSError, PolicyFileError, KeyError, StateError) as error:
         raise UserError(Problem("the policy cannot be read", str(path), str(error))) from error
     with ExitStack() as held:
         made = make_environment(rendered(env_config, render_mode(is_window=output is None)), mode="sync")
@@ -150,12 +152,16 @@ def _with_one_agent(env: Any) -> Any:
 def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
     """Raise `UserError` if the spaces of the policy and the environment differ."""
     from runner.episodes.spaces import space_to_dict
+    from runner.offline.codecs.layout import describe_space
 
     for name, own in zip(_SPACES, spaces, strict=True):
-        got = space_to_dict(getattr(env, name))
-        if own != got:
+        given = getattr(env, name)
+        if space_to_dict(own) != space_to_dict(given):
             what = f"the {name.replace('_', ' ')} of the policy differs from the environment's"
-            raise UserError(Problem(what, str(path), str(got), str(own)))
+            got, expected = describe_space(given), describe_space(own)
+            if got == expected:  # their bounds differ
+                got, expected = str(space_to_dict(given)), str(space_to_dict(own))
+            raise UserError(Problem(what, str(path), got, expected, fix="env=NAME, the environment of the policy"))
 
 
 def _episode(policy: Any, env: Any, seed: int, show: Callable[[], None], env_name: str) -> float:
