@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -26,8 +27,14 @@ def write_file(path: Path, content: bytes) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically through a temporary file. Keep its mode, and follow symbolic links."""
+    """Replace a file atomically through a temporary file. Keep its mode, and follow symbolic links.
+
+    Raises:
+        OSError: the file cannot be written, or is a device or pipe, which would be replaced by a file.
+    """
     path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

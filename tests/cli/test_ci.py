@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -274,6 +275,7 @@ def test_what_xml_cannot_hold_is_left_out(tmp_path: Path) -> None:
         (["--budget"], "--budget needs a value"),
         (["--junit", "file/out.xml"], "the report cannot be written"),
         (["--junit", "folder"], "the report cannot be written: Is a directory"),
+        (["--junit", "pipe"], "the report cannot be written: this is not a regular file"),
         (
             ["--format", "github"],
             "--format is an option of `runner validate` and `runner export`, not of `runner train`",
@@ -284,10 +286,12 @@ def test_what_xml_cannot_hold_is_left_out(tmp_path: Path) -> None:
 def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, arguments: list[str], told: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     outcome = run_main(*TRAIN, *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert told in outcome.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("verb", ["validate", "show", "list", "evaluate", "record", "convert"])
