@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.cli.arguments import Arguments, experiment_in
+from runner.cli.checked_experiments import check_experiments, check_memory
 from runner.cli.experiment_files import check_experiment_file, command_for, config_dir_of, write_experiment
 from runner.cli.short_runs import NotMeasuredError, ShortRuns, TooSlowError, overrides_of_short_run
-from runner.cli.validate import check_experiments, check_memory
 from runner.config.blocks import ASYNC, EnvConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem, RunFailure, UserError

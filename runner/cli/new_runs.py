@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from runner.cli.checked_experiments import Checked
 from runner.cli.ci import Verdict
-from runner.cli.validate import Checked
 from runner.experiment.run_folder import opened_run_folder
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments
+from runner.cli.checked_experiments import Checked, check_experiments, check_memory
 from runner.cli.output_files import check_new_file, write_file
-from runner.cli.validate import Checked, check_experiments, check_memory
 
 if TYPE_CHECKING:
     from runner.experiment.run_folder import RunFolder

@@ -16,6 +16,7 @@ from pathlib import Path
 from runner.checkpoints import naming_checkpoint, read_manifest
 from runner.checkpoints.trust import TRAINING, StoredValues
 from runner.cli.arguments import Arguments, UsageError
+from runner.cli.checked_experiments import check_memory, print_notes
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.new_runs import train_in
@@ -28,7 +29,6 @@ from runner.cli.stored_run import (
     split_run_dir,
     target_run_dir,
 )
-from runner.cli.validate import check_memory, print_notes
 from runner.config.errors import Problem
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run

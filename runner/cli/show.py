@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.cli.arguments import Arguments
-from runner.cli.validate import check_experiments
+from runner.cli.checked_experiments import check_experiments
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value

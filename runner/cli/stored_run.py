@@ -13,7 +13,7 @@ from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments
-from runner.cli.validate import print_notes
+from runner.cli.checked_experiments import print_notes
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError, relocating, show_value
 from runner.config.fields import adapted_names

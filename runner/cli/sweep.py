@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.cli.arguments import Arguments, UsageError
+from runner.cli.checked_experiments import Checked, check_experiments
 from runner.cli.ci import Verdict
-from runner.cli.validate import Checked, check_experiments
 from runner.config.compose import SWEEP_DIGEST, compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.exit_codes import ExitCode

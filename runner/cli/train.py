@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from runner.cli.arguments import Arguments, UsageError
+from runner.cli.checked_experiments import check_experiments, check_memory
 from runner.cli.ci import Verdict, judged
 from runner.cli.hydra_runs import sweep_with_hydra
 from runner.cli.new_runs import train_in
 from runner.cli.sweep import names_other_sweeper, run_sweep_command
-from runner.cli.validate import check_experiments, check_memory
 from runner.config.errors import Problem
 from runner.experiment.run_folder import claim_run_dir
 

@@ -8,30 +8,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.checkpoints.folder import check_intact, module_sources
 from runner.cli.arguments import Arguments
-from runner.cli.conditions import check_assertions
-from runner.config.compose import compose_experiment
-from runner.config.composed import Composed
+from runner.cli.checked_experiments import Checked, check_experiments
+from runner.cli.sweep import check_sweep, names_other_sweeper
 from runner.config.errors import ConfigError, Problem, RunnerError
-from runner.config.overrides import expand_sweep, find_empty_sweeps, parse_overrides, renaming_notes
-from runner.config.paths import conf_dir, search_dirs
+from runner.config.paths import conf_dir
 from runner.config.plans.training_ratio import find_few_updates
 from runner.config.references import hiding_values
-from runner.config.schemas import ExperimentConfig
-from runner.config.stored import compose_variant
-from runner.config.validation import build_experiment_config
 
 _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
 _NOT_CHECKED = "  not checked  environments, pipelines, modules (use --build to build them and take one step)"
-_SOON = 60  # configurations that are checked in a few seconds
-
-Checked = tuple[Composed, ExperimentConfig]
 
 
 def main(arguments: Arguments) -> int:
@@ -61,8 +50,6 @@ def main(arguments: Arguments) -> int:
 def _check(arguments: Arguments) -> list[Checked]:
     if not arguments.is_multirun:
         return check_experiments(arguments)
-    from runner.cli.sweep import check_sweep, names_other_sweeper  # imports this module
-
     is_hydras = names_other_sweeper(arguments.overrides)
     return check_experiments(arguments) if is_hydras else check_sweep(arguments)[1]
 
@@ -85,67 +72,6 @@ def _rehearse(checked: Sequence[Checked]) -> list[str]:
     lines = [f"  checked      {text}" for text in done[0].made]
     lines += [f"  not checked  {text}" for text in done[0].not_made]
     return [*lines, *(f"  warning      {text}" for text in done[0].warnings)]
-
-
-def check_experiments(arguments: Arguments) -> list[Checked]:
-    """Check the configuration, or all combinations of a sweep, and the metrics of `--assert`."""
-    checked: list[Checked] = []
-    problems: dict[Problem, None] = {}
-    for composed in _compose_all(arguments):
-        try:
-            config = build_experiment_config(composed)
-            for source in module_sources(config, composed.where).values():
-                check_intact(source.checkpoint)
-            check_assertions(arguments.assertions, config)
-            if arguments.is_multirun and composed.run_url is not None:
-                raise ConfigError([_describe_run_url_of_sweep(composed.run_url)])
-            checked.append((composed, config))
-        except ConfigError as error:
-            problems |= dict.fromkeys(error.problems)
-    if problems:
-        raise ConfigError(list(problems))
-    print_notes([composed for composed, _ in checked])
-    return checked
-
-
-def print_notes(composed: Iterable[Composed]) -> None:
-    """Print the notes of configurations, each of them once."""
-    for note in dict.fromkeys(note for one in composed for note in one.notes):
-        print(note, file=sys.stderr, flush=True)
-
-
-def _describe_run_url_of_sweep(url: str) -> Problem:
-    what = "hydra.run.dir is the URL of one run, and a sweep (-m) has many"
-    expected = f"checkpoint.upload_to={url} instead: each trial uploads its run dir"
-    return Problem(what, "hydra.run.dir", url, expected)
-
-
-def check_memory(configs: Iterable[ExperimentConfig]) -> None:
-    """Check that replay buffers fit into memory. With replay buffers, torch is imported to measure their rows."""
-    for config in configs:
-        if config.algorithm.replay_buffers:
-            from runner.experiment.replay_memory import check_replay_memory
-
-            check_replay_memory(config)
-
-
-def _compose_all(arguments: Arguments) -> Iterator[Composed]:
-    texts, config_dir = list(arguments.overrides), arguments.config_dir
-    if not arguments.is_multirun:
-        yield compose_experiment(texts, config_dir)
-        return
-    dirs = search_dirs(config_dir)
-    lines, problems = parse_overrides(texts, dirs)
-    swept = [line for line in lines if line.parsed.is_sweep_override()]
-    problems += find_empty_sweeps(swept, dirs)
-    shared = [line.text for line in lines if line not in swept]
-    combinations = list(expand_sweep(swept, dirs)) or [()]
-    if len(combinations) > _SOON:
-        print(f"checking {len(combinations)} configurations ...", file=sys.stderr, flush=True)
-    for combination in combinations:
-        composed = compose_variant(shared, combination, config_dir)
-        notes = (*renaming_notes(lines), *composed.notes)
-        yield replace(composed, problems=(*problems, *composed.problems), notes=notes)
 
 
 # -- formats of problems -----------------------------------------------------------------------------------------------
