@@ -15,8 +15,10 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.experiment.replay_shards import build_shard_group
 from runner.module_building import BuiltModule
+from runner.pipelines.raw_observations import raw_filters
+from runner.pipelines.requirements import Requirements
 from runner.replay import HindsightReplayBuffer, ReplayBuffer, ShardedReplayBuffer
-from runner.replay.goals import GoalJudge
+from runner.replay.goals import ACHIEVED, DESIRED, GoalJudge
 from runner.streams import random_stream
 
 
@@ -48,7 +50,10 @@ def build_replay_buffers(
         problems = [
             problem
             for of_module in built_modules.values()
-            for problem in _misfits(key, buffer, of_module, config.learners.num_learners)
+            for problem in (
+                *_misfits(key, buffer, of_module, config.learners.num_learners),
+                *_changed_goals(key, buffer, of_module),
+            )
         ]
         if problems:
             buffer.close()
@@ -120,3 +125,22 @@ def _misfits(key: str, buffer: ReplayBuffer, built: BuiltModule, num_learners: i
         what = f"burn-in and the steps after it do not fit into one sequence of module {module_id}"
         got = f"burn_in_len {buffer.burn_in_len} + batch_length_T {buffer.fragment_length} = {longest}"
         yield Problem(what, f"{key}, module.max_seq_len", got, f"at most module.max_seq_len, {max_seq_len}")
+
+
+def _changed_goals(key: str, buffer: ReplayBuffer, built: BuiltModule) -> Iterator[Problem]:
+    """Yield the first connector that stores changed goals; the environment computes rewards for unchanged ones."""
+    space, pipeline = built.spec.observation_space, built.env_to_module
+    if not isinstance(buffer, HindsightReplayBuffer) or not isinstance(space, gym.spaces.Dict):
+        return
+    goals = {name: space[name] for name in (ACHIEVED, DESIRED) if name in space.spaces}
+    raw = raw_filters(pipeline).values()
+    for connector, after in pipeline.observation_spaces_after():
+        if connector in raw or not Requirements.of(connector).writes_obs_to_episodes:
+            continue
+        stored = {name: after[name] for name in goals} if isinstance(after, gym.spaces.Dict) else after
+        if stored != goals:
+            what = f"hindsight replay computes rewards for the environment's goals, but {type(connector).__name__} "
+            what += "stores changed goals in the episodes"
+            fix = f"do not change {ACHIEVED} and {DESIRED}; MeanStdFilter has keys_to_leave"
+            yield Problem(what, f"{key}, connectors.env_to_module", str(stored), str(goals), fix=fix)
+            return  # the connectors after it may only pass them on

@@ -307,6 +307,44 @@ def test_experiments_that_do_not_fit(overrides: tuple[str, ...], message: str) -
         Trainer.from_experiment("her_bit_flipping", [*QUICK[:2], *overrides])
 
 
+class FloatBits(gym.ObservationWrapper[Any, Any, Any]):
+    """Bit flipping with observations that MeanStdFilter can standardise."""
+
+    def __init__(self, num_bits: int, render_mode: str | None = None) -> None:
+        super().__init__(BitFlipping(num_bits, render_mode))
+        box = gym.spaces.Box(0, 1, (num_bits,))
+        self.observation_space = gym.spaces.Dict(observation=box, achieved_goal=box, desired_goal=box)
+
+    def observation(self, observation: Any) -> Any:
+        """Convert the bits."""
+        return {name: bits.astype(np.float32) for name, bits in observation.items()}
+
+
+@pytest.mark.parametrize(
+    ("keys_to_leave", "is_stored", "is_valid"),
+    [("[]", True, False), ("[achieved_goal, desired_goal]", True, True), ("[]", False, True)],
+)
+def test_stored_goals_are_those_of_the_environment(keys_to_leave: str, is_stored: bool, is_valid: bool) -> None:
+    at = "insert_after: AddObservationsFromEpisodesToBatch"
+    connectors = [f"{{{at}, connector: {{_target_: runner.pipelines.MeanStdFilter, keys_to_leave: {keys_to_leave}}}}}"]
+    if is_stored:  # otherwise the episodes keep raw observations, and replayed ones are standardised
+        connectors.append(
+            "{insert_after: MeanStdFilter, connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}"
+        )
+    overrides = [
+        *QUICK[1:3],
+        f"env._target_={__name__}.FloatBits",
+        "env.env=null",
+        f"connectors.env_to_module=[{', '.join(connectors)}]",
+    ]
+    make = partial(Trainer.from_experiment, "her_bit_flipping", overrides)
+    if is_valid:
+        make().close()
+    else:
+        with pytest.raises(ConfigError, match="but MeanStdFilter stores changed goals"):
+            make()
+
+
 def test_an_environment_without_goals_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(CartPoleEnv, "close", lambda env: closed.append("closed"))
