@@ -32,9 +32,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the file cannot be written, or is a device or pipe, which would be replaced by a file.
     """
-    path = path.resolve()
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+    path = path.resolve()  # after the check: a pipe at /dev/stdout resolves to a name that does not exist
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

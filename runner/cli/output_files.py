@@ -12,9 +12,10 @@ _ANOTHER_FILE = "-o FILE, a file in a folder that can be written"
 
 
 def check_new_file(path: Path, may_overwrite: bool) -> None:
-    """Raise `UserError` if the path is a folder, or an existing file that may not be overwritten."""
-    if os.path.isdir(path):
-        raise UserError(Problem("the file cannot be written: the path is a folder", str(path)))
+    """Raise `UserError` if the path is a folder, a device or a pipe, or a file that may not be overwritten."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        what = "the path is a folder" if os.path.isdir(path) else "this is not a regular file"
+        raise UserError(Problem(f"the file cannot be written: {what}", str(path)))
     if os.path.exists(path) and not may_overwrite:
         raise UserError(
             Problem("the file already exists", str(path), fix="choose another file, or add --force to overwrite it")

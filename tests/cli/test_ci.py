@@ -294,6 +294,17 @@ def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, arguments: list[s
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_a_report_cannot_be_written_to_an_open_pipe(run_main: Run) -> None:
+    reader, writer = os.pipe()  # as /dev/stdout in `runner train --junit /dev/stdout | less`
+    try:
+        outcome = run_main(*TRAIN, "--junit", f"/dev/fd/{writer}")
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "the report cannot be written: this is not a regular file" in outcome.err
+
+
 @pytest.mark.parametrize("verb", ["validate", "show", "list", "evaluate", "record", "convert"])
 @pytest.mark.parametrize("option", ["--assert", "--budget=1h", "--junit"])
 def test_verbs_that_do_not_train(run_main: Run, verb: str, option: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,10 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, run_main: Run) -> None
     assert json.loads(file.read_text()) == printed
     assert run_main("schema", "-o", str(file)).code == 2
     assert run_main("schema", "-o", str(file), "--force").code == 0
+    os.mkfifo(tmp_path / "pipe")
+    outcome = run_main("schema", "-o", "pipe", "--force")
+    assert outcome.code == 2
+    assert "the file cannot be written: this is not a regular file" in outcome.err
 
 
 def test_an_experiment_in_a_folder_that_was_not_named(run_main: Run) -> None:
