@@ -119,12 +119,12 @@ def _complete_blocks(source: RecordedSource) -> Iterator[ColumnBlock]:
 
 def _check_apart(files: InputFiles | None, output: Location | None, config: OfflineConfig) -> None:
     """Reject an output folder that contains the input or is part of it: one of them would hold every episode twice."""
-    if files is None or output is None:
+    if files is None or output is None or files.filesystem.type_name != output.filesystem.type_name:
         return
-    folders = [path.rpartition("/")[0] for path in files.paths]
+    folders, named = [path.rpartition("/")[0] for path in files.paths], existing_paths(config)[1]
     is_read = any(f"{folder}/".startswith(f"{output.path}/") for folder in folders)
-    is_inside = any(output.path.startswith(f"{path.rstrip('/')}/") for path in existing_paths(config)[1])
-    if output.path in folders or (config.output_run_folders and is_read) or is_inside:
+    is_inside = any(output.path.startswith(f"{path.rstrip('/')}/") for path in named)
+    if output.path in (*folders, *named) or (config.output_run_folders and is_read) or is_inside:
         what = f"this folder {'is inside' if is_inside else 'contains'} the input data"
         raise ConfigError([Problem(what, "offline.output", output.shown, fix="use another folder")])
 

@@ -163,8 +163,17 @@ def test_a_folder_inside_the_input_is_not_written(tmp_path: Path) -> None:
     inside = OfflineConfig(input_=str(tmp_path / "data"), output=str(tmp_path / "data" / "converted"))
     with pytest.raises(ConfigError, match="this folder is inside the input data"):
         convert(inside)
+    elsewhere = replace(inside, output=f"memory://{tmp_path}/data/copy")
+    assert convert(elsewhere).written.episodes == 1
     one_file = replace(inside, input_=str(next((tmp_path / "data").glob("*.parquet"))))
     assert convert(one_file).written.episodes == 1
+
+
+def test_an_input_folder_with_subfolders_is_not_written(tmp_path: Path) -> None:
+    write(OfflineConfig(output=str(tmp_path / "data" / "first")), flat_block([3]))
+    same = OfflineConfig(input_=str(tmp_path / "data"), output=str(tmp_path / "data"))
+    with pytest.raises(ConfigError, match="this folder contains the input data"):
+        convert(same)
 
 
 def test_only_files_have_folders(tmp_path: Path) -> None:
