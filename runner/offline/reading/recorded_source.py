@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 
+def nothing_passes(row_filter: Any) -> DataError:
+    """Return the error for a filter that keeps nothing."""
+    place = DataLocation("offline.input_read_method_kwargs.filter")
+    return data_error("no complete step passes the filter", place, got=str(row_filter))
+
+
 def parquet_dataset(
     config: OfflineConfig, reader: ParquetReader, columns: list[str] | None, options: Mapping[str, Any]
 ) -> Dataset:
@@ -284,8 +290,7 @@ class RecordedSource:
             row_filter = self.config.input_read_method_kwargs.get("filter")
             if row_filter is None or self.format.selection.of_module is not None:
                 raise self.format.no_steps(DataLocation(self.where))
-            what, place = "no complete step passes the filter", DataLocation("offline.input_read_method_kwargs.filter")
-            raise data_error(what, place, got=str(row_filter))
+            raise nothing_passes(row_filter)
         return self._first_block
 
     def decode(self, table: pa.Table) -> ColumnBlock:

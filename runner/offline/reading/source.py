@@ -42,7 +42,7 @@ from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.formats.registry import file_kinds, find_format
 from runner.offline.formats.selection import ModuleAgents, Selection
 from runner.offline.formats.stream import StreamFormat
-from runner.offline.reading.recorded_source import RecordedSource
+from runner.offline.reading.recorded_source import RecordedSource, nothing_passes
 from runner.tracking.run_info import Context, DataSet, sized
 
 _KIND_OF_METHOD = {f"read_{kind.name}": kind for kind in (PARQUET, JSON, CSV)}
@@ -293,7 +293,11 @@ class RecordedEnvEpisodes:
             yield _env_episodes(table, [], place)
 
     def episodes(self) -> Iterator[EnvEpisodes]:
-        """Yield the env episodes in blocks of bounded size. Raises `DataError` if the data are damaged."""
+        """Yield the env episodes in blocks of bounded size.
+
+        Raises:
+            DataError: the data are damaged, or the filter keeps none of them.
+        """
         self.num_rows_read = 0
         for table, place in self.reader.tables():
             self.num_rows_read += table.num_rows
@@ -303,6 +307,8 @@ class RecordedEnvEpisodes:
                 for block in decode_by_module(agent_rows(table, agent), layout, place.of(f"agent {agent}"), self.counts)
             ]
             yield _env_episodes(table, blocks, place)
+        if not self.num_rows_read and self.reader.row_filter is not None:
+            raise nothing_passes(self.config.input_read_method_kwargs["filter"])
 
     def returns(self) -> Iterator[pa.ChunkedArray]:
         """Yield the return of each env episode, summed over the agents."""

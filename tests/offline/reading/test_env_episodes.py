@@ -192,6 +192,14 @@ def test_tasks_are_written_again(tmp_path: Path, options: dict[str, Any]) -> Non
         assert (inspect_data(near).episodes, inspect_data(near).tasks) == (23, {"near": 23})
 
 
+def test_a_filter_that_keeps_nothing_is_named(tmp_path: Path) -> None:
+    config = OfflineConfig(
+        input_=str(RECORDED), output=str(tmp_path / "out"), input_read_method_kwargs={"filter": "length > 99999"}
+    )
+    with pytest.raises(DataError, match="no complete step passes the filter"):
+        convert(config)
+
+
 def test_rows_are_filtered_by_the_return_of_all_agents() -> None:
     kept = rows_of(RECORDED, "agent_0", input_read_method_kwargs={"filter": "episode_return >= 60"})
     assert kept.agents is not None
