@@ -137,7 +137,7 @@ def _changed_goals(key: str, buffer: ReplayBuffer, built: BuiltModule) -> Iterat
     for connector, after in pipeline.observation_spaces_after():
         if connector in raw or not Requirements.of(connector).writes_obs_to_episodes:
             continue
-        stored = {name: after[name] for name in goals} if isinstance(after, gym.spaces.Dict) else after
+        stored = {name: after.spaces.get(name) for name in goals} if isinstance(after, gym.spaces.Dict) else after
         if stored != goals:
             what = f"hindsight replay computes rewards for the environment's goals, but {type(connector).__name__} "
             what += "stores changed goals in the episodes"

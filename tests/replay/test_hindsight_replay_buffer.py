@@ -25,8 +25,9 @@ from runner.config.validation import build_experiment_config
 from runner.environments import BitFlipping
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.replay_builder import build_replay_buffers
+from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.replay import HindsightReplayBuffer, ReplayBuffer
-from runner.replay.goals import GoalJudge
+from runner.replay.goals import DESIRED, GoalJudge
 from runner.replay.hindsight_replay_buffer import STRATEGIES
 from runner.streams import random_stream
 from tests.support.resuming import assert_resumes_exactly
@@ -286,6 +287,19 @@ def test_arguments_that_do_not_fit(arguments: dict[str, Any], message: str) -> N
         HindsightReplayBuffer(**arguments)
 
 
+class WithoutDesiredGoal(SingleAgentObservationPreprocessor):
+    """Stores observations without the desired goal."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """Return the space without the desired goal."""
+        parts = input_observation_space.spaces.items()
+        return gym.spaces.Dict({name: part for name, part in parts if name != DESIRED})
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        """Return the observation without the desired goal."""
+        return {name: part for name, part in observation.items() if name != DESIRED}
+
+
 QUICK = (
     *("seed=100", "tracking=none", "env.env_config={num_bits: 5}", "module.fcnet_hiddens=[8]"),
     *("algorithm.num_steps_sampled_before_learning_starts=60", "algorithm.min_sample_timesteps_per_iteration=100"),
@@ -299,6 +313,13 @@ QUICK = (
         (("env=cartpole",), "hindsight replay: observations do not contain goals: Box"),
         (("algorithm.n_step=3",), "cannot be created: steps with other goals need n_step 1"),
         (("env=multi_agent_cartpole", "module=double_q"), "several agents"),
+        (
+            (
+                "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
+                f"connector: {{_target_: {__name__}.WithoutDesiredGoal}}}}]",
+            ),
+            "but WithoutDesiredGoal stores changed goals",
+        ),
     ],
     ids=str,
 )
