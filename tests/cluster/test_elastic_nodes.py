@@ -63,7 +63,7 @@ def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     out, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 0, err
     assert result_of(tmp_path / "run")["status"] == "finished"
-    numbers = [int(line) for line in re.findall(r"^(\d) env runners? samples? now$", out, re.MULTILINE)]
+    numbers = [int(line) for line in re.findall(r"^(\d) env runners? (?:is|are) sampling now$", out, re.MULTILINE)]
     assert numbers[:2] == [2, 3], out
     assert 1 in numbers, out
 
